@@ -1,0 +1,60 @@
+"""The words in which the state of a client and the outcome of a key are told, on the wire and on every screen."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ClientState(StrEnum):
+    """What a rank's static kernels are, at this moment (architecture, invariant 4). Never silence."""
+
+    CONNECTED = "CONNECTED"  # said hello; no graph has asked for static kernels yet
+    DISABLED = "DISABLED"  # the feature is off in this process; the reason says why
+    RECORDING = "RECORDING"  # the first run of a graph is under way
+    QUEUED = "QUEUED"  # submitted and durable; waits for its group or for a worker
+    COMPILING = "COMPILING"  # n of m keys are settled
+    INSTALLED = "INSTALLED"  # every key asked for is in the process's views; reason: hit | compiled
+    DEGRADED = "DEGRADED"  # some or all operators run with dynamic kernels; the reason says why
+
+
+class RoundState(StrEnum):
+    """Where a round is."""
+
+    WAITING = "WAITING"  # accepted and durable; the rest of its group may still come
+    QUEUED = "QUEUED"  # planned; no worker is free yet
+    COMPILING = "COMPILING"
+    SETTLED = "SETTLED"
+
+
+class KeyOutcome(StrEnum):
+    """What became of one kernel key in one round."""
+
+    HIT = "hit"  # it was present, or another round was compiling it already
+    COMPILED = "compiled"  # compiled for this round's group
+    FAILED = "failed"  # the compiler refused it, or failed at it too often
+    LEFT_OUT = "left_out"  # op_compiler ended well, and its package has no such kernel
+
+
+class Reason(StrEnum):
+    """Why a client is DISABLED or DEGRADED, or how it came to be INSTALLED."""
+
+    HIT = "hit"
+    COMPILED = "compiled"
+    OPTION_OFF = "option_off"
+    UNSUPPORTED_SOC = "unsupported_soc"
+    DUMP_SWITCH_HELD = "dump_switch_held"
+    NOTHING_TO_COMPILE = "nothing_to_compile"
+    DAEMON_UNAVAILABLE = "daemon_unavailable"
+    DAEMON_DRAINING = "daemon_draining"
+    TOOLCHAIN_MISMATCH = "toolchain_mismatch"
+    NO_TOOLCHAIN = "no_toolchain"
+    CANN_VERSION = "cann_version"
+    STORE_NOT_VISIBLE = "store_not_visible"
+    COMPILE_FAILED = "compile_failed"
+    SHADOWED = "shadowed"
+    RESTART_NEEDED = "restart_needed"
+    BAD_RECORDS = "bad_records"
+    DEADLINE = "deadline"
+    REFUSED = "refused"
+    RESELECT_FAILED = "reselect_failed"
+    RECORDING_FAILED = "recording_failed"

@@ -1,0 +1,1 @@
+"""Tools beside the product: a simulated CANN for development and CI, and benches."""
