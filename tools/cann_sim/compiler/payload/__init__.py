@@ -1,0 +1,1 @@
+"""What travels inside a simulated run package: its shell header and its installer."""

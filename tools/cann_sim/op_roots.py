@@ -1,0 +1,65 @@
+"""Writing the op roots of a simulated home: implementation files, headers, tiling libraries and the op tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools.cann_sim.ops import BUILT_IN, VENDOR, VENDOR_NAME, Group, file_name
+
+_TBE = Path("op_impl/ai_core/tbe")
+_TILING = Path("op_tiling/lib/linux/x86_64")
+_COMMON = "simulated_pipe.h"
+
+
+def write_op_roots(opp: Path, *, version: str, families: Iterable[str]) -> None:
+    """Fill ``opp`` with the built-in ops and those of the vendor ``acme``, which comes first in the search order."""
+    families = tuple(families)
+    _write_root(opp / "built-in", BUILT_IN, version, families)
+    _write_root(opp / "vendors" / VENDOR_NAME, VENDOR, version, families)
+    (opp / "vendors" / "config.ini").write_text(f"load_priority={VENDOR_NAME}\n")
+    (opp / "vendors" / VENDOR_NAME / "version.info").write_text("custom_opp_compiler_version=1.4.0\n")
+
+
+def _write_root(root: Path, groups: tuple[Group, ...], version: str, families: tuple[str, ...]) -> None:
+    tbe = root / _TBE
+    common = tbe / "impl" / "ascendc" / "common"
+    common.mkdir(parents=True)
+    (tbe / _TILING).mkdir(parents=True)
+    (common / _COMMON).write_text(f"// simulated: data movement shared by every op of CANN {version}\n#pragma once\n")
+    table: dict[str, object] = {}
+    for group in groups:
+        header = common / group.header
+        header.write_text(f'// simulated: shared by the ops that include it\n#pragma once\n#include "{_COMMON}"\n')
+        (tbe / _TILING / group.library).write_bytes(_library(group.library, version))
+        for op_type in group.ops:
+            name = file_name(op_type)
+            _write_op(tbe, op_type, name, group.header)
+            table[op_type] = {
+                "opFile": {"value": name},
+                "opInterface": {"value": name},
+                "tilingLib": {"value": group.library},
+                "dynamicShapeSupport": {"flag": "true"},
+            }
+    text = json.dumps(table, indent=2, sort_keys=True)
+    for family in families:
+        directory = tbe / "config" / family
+        directory.mkdir(parents=True)
+        (directory / f"aic-{family}-ops-info.json").write_text(text)
+
+
+def _write_op(tbe: Path, op_type: str, name: str, header: str) -> None:
+    (tbe / "impl" / f"{name}.py").write_text(
+        f'"""{op_type}: simulated implementation."""\n\n\ndef {name}(*tensors, **attrs):\n    ...\n'
+    )
+    directory = tbe / "impl" / "ascendc" / name
+    directory.mkdir()
+    source = f'// {op_type}: simulated kernel\n#include "../common/{header}"\nextern "C" __global__ void {name}() {{}}\n'
+    (directory / f"{name}.cpp").write_text(source)
+
+
+def _library(name: str, version: str) -> bytes:
+    """Bytes that stand for a shared library; never loaded."""
+    return b"\x7fELF simulated " + name.encode() + b"\n" + hashlib.shake_256(f"{name} {version}".encode()).digest(8192)

@@ -1,0 +1,71 @@
+"""The run log of a simulated home: which compiles really happened, told by the compiler and not by the daemon."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunOp:
+    """One record that a run was given."""
+
+    op_type: str
+    record: str
+    """sha256 of the record's canonical form."""
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One op_compiler run. ``status`` is None while it runs, and stays None when it was killed."""
+
+    pid: int
+    argv: tuple[str, ...]
+    cwd: str
+    ops: tuple[RunOp, ...]
+    started: float
+    status: int | None = None
+    kernels: int = 0
+    seconds: float | None = None
+
+
+def read_runs(path: Path) -> tuple[Run, ...]:
+    """Every run in the log, in the order of their starts; none when there is no log yet."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return ()
+    ends: dict[int, list[dict[str, Any]]] = {}
+    starts: list[dict[str, Any]] = []
+    for line in lines:
+        event = json.loads(line)
+        if event["event"] == "start":
+            starts.append(event)
+        else:
+            ends.setdefault(event["pid"], []).append(event)
+    return tuple(_run(start, _end_of(start, ends)) for start in starts)
+
+
+def _end_of(start: dict[str, Any], ends: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The end that belongs to ``start``: of the same pid, not earlier, taken once (pids come again)."""
+    for event in ends.get(start["pid"], []):
+        if event["time"] >= start["time"] and not event.get("taken"):
+            event["taken"] = True
+            return event
+    return {}
+
+
+def _run(start: dict[str, Any], end: dict[str, Any]) -> Run:
+    return Run(
+        pid=start["pid"],
+        argv=tuple(start["argv"]),
+        cwd=start["cwd"],
+        ops=tuple(RunOp(op["op_type"], op["record"], op["file"]) for op in start["ops"]),
+        started=start["time"],
+        status=end.get("status"),
+        kernels=end.get("kernels", 0),
+        seconds=end.get("seconds"),
+    )
