@@ -11,7 +11,7 @@ from tools.cann_sim.compiler.costs import Costs
 from tools.cann_sim.compiler.orders import KINDS
 from tools.cann_sim.compiler.versions import FEATURES
 from tools.cann_sim.home import create, opened
-from tools.cann_sim.reader import Reader
+from tools.cann_sim.reader import Reader, Torn
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,20 +108,22 @@ def _order(options: argparse.Namespace) -> int:
 def _runs(options: argparse.Namespace) -> int:
     for run in opened(options.home).runs():
         status = "not ended" if run.status is None else f"exit {run.status}"
-        print(f"pid {run.pid}: {len(run.ops)} records, {run.kernels} kernels, {status}, {run.seconds or 0:.2f} s (simulated)")
+        print(
+            f"pid {run.pid}: {len(run.ops)} records, {len(run.compiled)} kernels, {status}, {run.seconds or 0:.2f} s (simulated)"
+        )
     return 0
 
 
 def _read(options: argparse.Namespace) -> int:
     reader = Reader(options.soc)
-    torn = []
+    torn: list[Torn] = []
     for root in options.root:
         report = reader.load(root)
         torn.extend(report.torn)
         print(f"{root}: {report.loaded} kernels loaded, {len(report.shadowed)} shadowed")
     torn.extend(reader.verify())
-    for item in torn:
-        print(f"TORN {item.path}: {item.reason}")
+    for tear in torn:
+        print(f"TORN {tear.path}: {tear.reason}")
     if options.records is None:
         return 1 if torn else 0
     check = reader.check(path.read_bytes() for path in sorted(options.records.glob("*.json")))

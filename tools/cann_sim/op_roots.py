@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.cann_sim.ops import BUILT_IN, VENDOR, VENDOR_NAME, Group, file_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _TBE = Path("op_impl/ai_core/tbe")
 _TILING = Path("op_tiling/lib/linux/x86_64")
@@ -19,6 +22,9 @@ def write_op_roots(opp: Path, *, version: str, families: Iterable[str]) -> None:
     families = tuple(families)
     _write_root(opp / "built-in", BUILT_IN, version, families)
     _write_root(opp / "vendors" / VENDOR_NAME, VENDOR, version, families)
+    for group in VENDOR:
+        for op_type in group.ops:
+            _write_kernel_objects(opp / "vendors" / VENDOR_NAME / _TBE, op_type, version, families)
     (opp / "vendors" / "config.ini").write_text(f"load_priority={VENDOR_NAME}\n")
     (opp / "vendors" / VENDOR_NAME / "version.info").write_text("custom_opp_compiler_version=1.4.0\n")
 
@@ -58,6 +64,15 @@ def _write_op(tbe: Path, op_type: str, name: str, header: str) -> None:
     directory.mkdir()
     source = f'// {op_type}: simulated kernel\n#include "../common/{header}"\nextern "C" __global__ void {name}() {{}}\n'
     (directory / f"{name}.cpp").write_text(source)
+
+
+def _write_kernel_objects(tbe: Path, op_type: str, version: str, families: tuple[str, ...]) -> None:
+    """The compiled dynamic kernel that a vendor ships beside its source."""
+    for family in families:
+        directory = tbe / "kernel" / family / file_name(op_type)
+        directory.mkdir(parents=True)
+        (directory / f"{op_type}.o").write_bytes(_library(f"{op_type} for {family}", version))
+        (directory / f"{op_type}.json").write_text(json.dumps({"kernelName": op_type, "simulated": True}, indent=2))
 
 
 def _library(name: str, version: str) -> bytes:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools.cann_sim.compiler.record import BadRecord, Record, dumps
 from tools.cann_sim.compiler.socs import find_soc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 _MAX_PATH = 4096
 

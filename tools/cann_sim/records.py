@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 Record = dict[str, Any]
 Tensor = dict[str, Any]
@@ -176,6 +178,9 @@ def write_records(directory: Path, described: Iterable[Record], *, first: int = 
 
 
 _UNARY = frozenset(
-    "Abs Cast Cos Erf Exp Gelu GeluV2 Identity IsNan Log LogicalNot Neg OnesLike Reciprocal Relu Rsqrt Sigmoid Sign Sin Softplus "
-    "Sqrt Square Swish Tanh TensorMove ZerosLike".split()
+    (
+        *("Abs", "Cast", "Cos", "Erf", "Exp", "Gelu", "GeluV2", "Identity", "IsNan", "Log", "LogicalNot", "Neg", "OnesLike"),
+        *("Reciprocal", "Relu", "Rsqrt", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt", "Square", "Swish", "Tanh", "TensorMove"),
+        "ZerosLike",
+    )
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Run:
     ops: tuple[RunOp, ...]
     started: float
     status: int | None = None
-    kernels: int = 0
+    compiled: tuple[str, ...] = ()
+    """Names of the kernels that the run compiled, told at its end; a name has the record's digest in it."""
     seconds: float | None = None
 
 
@@ -66,6 +69,6 @@ def _run(start: dict[str, Any], end: dict[str, Any]) -> Run:
         ops=tuple(RunOp(op["op_type"], op["record"], op["file"]) for op in start["ops"]),
         started=start["time"],
         status=end.get("status"),
-        kernels=end.get("kernels", 0),
+        compiled=tuple(end.get("compiled", ())),
         seconds=end.get("seconds"),
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from .record import Record
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .record import Record
 
 CUBE_WEIGHT = 2.0
 _CUBE_WORDS = ("MatMul", "Gemm", "Conv", "Attention", "GroupedMatmul")
@@ -47,7 +50,7 @@ class Costs:
         costs = [self.seconds(record) for record in records]
         if not costs:
             return 0.0
-        return self.startup() + max(sum(costs) / slots, max(costs))
+        return self.startup() + max(sum(costs) / slots, *costs)
 
     def to_json(self) -> dict[str, object]:
         """As ``sim.json`` holds it."""

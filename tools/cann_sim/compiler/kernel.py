@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .costs import CUBE_WEIGHT
 from .record import Record, dumps
-from .socs import Soc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .socs import Soc
 
 _BLOCK = 4096
 _LIST_KEYED = frozenset({"Cast", "Transpose", "RmsNorm", "SoftmaxV2"})
@@ -91,7 +93,7 @@ def write_kernel(target: Target, directory: Path) -> None:
     described = json.dumps(kernel_json(target, content), indent=2, sort_keys=True)
     temporary = directory / f"{target.name}.tmp"
     temporary.write_text(described)
-    os.replace(temporary, directory / f"{target.name}.json")
+    temporary.replace(directory / f"{target.name}.json")
 
 
 _MIX = 4

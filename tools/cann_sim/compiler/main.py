@@ -7,13 +7,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from . import session
 from .home import Home, NotSourced
 from .record import BadRecord, Record
 from .socs import find_soc
-from .versions import Features
+
+if TYPE_CHECKING:
+    from .versions import Features
 
 _LEVELS = ("debug", "info", "warning", "error", "null")
 

@@ -6,9 +6,12 @@ import fcntl
 import fnmatch
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .record import Record
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .record import Record
 
 OP_KINDS = {
     "fail": "the op does not compile: its log says why, the package is made without it, exit status 0",

@@ -11,9 +11,10 @@ import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .versions import Features
+if TYPE_CHECKING:
+    from .versions import Features
 
 _PAYLOAD = Path(__file__).parent / "payload"
 _TITLE = "STATIC KERNEL RUN PACKAGE"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .socs import Soc
+if TYPE_CHECKING:
+    from .socs import Soc
 
 DEBUG_ONLY = ("bin_type", "bin_info")
 """Keys that only the ``<pid>_debug`` folder has; they do not decide a kernel."""
@@ -114,7 +115,7 @@ class Record:
         """The index's textual key: neither ``const_data`` nor core counts are in it, so two records can share one."""
         parts = [self.op_type, f"d={int(deterministic)},p={self.impl_mode}"]
         parts.extend("|".join(_tensor_key(element) for element in self.fields[side]) for side in ("inputs", "outputs"))
-        parts.append(",".join(f"{attr['name']}={_attr_key(attr.get('value'))}" for attr in self.fields["attrs"]))
+        parts.append(",".join(sorted(f"{attr['name']}={_attr_key(attr.get('value'))}" for attr in self.fields["attrs"])))
         return "/".join(parts)
 
     def meaning(self, *, deterministic: bool) -> dict[str, Any]:
@@ -122,8 +123,8 @@ class Record:
         return {
             "key": self.simplified_key(deterministic=deterministic),
             "const_data": [
-                [str(tensor.get("name", "")), tensor["const_data"]]
-                for tensor in (*self.tensors("inputs"), *self.tensors("outputs"))
+                [position, tensor["const_data"]]
+                for position, tensor in enumerate((*self.tensors("inputs"), *self.tensors("outputs")))
                 if "const_data" in tensor
             ],
             "views": [

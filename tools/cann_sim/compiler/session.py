@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import shutil
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import package, workers
-from .home import Home
 from .kernel import Target, index_entry
-from .record import Record
 from .resolve import Implementations, NoImplementation
-from .socs import Soc
 from .workers import Work
+
+if TYPE_CHECKING:
+    from .home import Home
+    from .record import Record
+    from .socs import Soc
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,15 @@ def run(request: Request, *, started: float) -> int:
     ops = [{"op_type": r.op_type, "record": r.digest, "file": name} for name, r in request.records.items()]
     start = {"event": "start", "pid": pid, "time": started, "argv": sys.argv[1:], "cwd": str(Path.cwd()), "ops": ops}
     home.log_run({**start, "home": request.environ.get("HOME", "")})
-    status, kernels = _run(session)
+    status, compiled = _run(session)
     seconds = round(time.time() - started, 4)
-    home.log_run({"event": "end", "pid": pid, "time": time.time(), "status": status, "kernels": kernels, "seconds": seconds})
+    home.log_run({"event": "end", "pid": pid, "time": time.time(), "status": status, "compiled": compiled, "seconds": seconds})
     _write_system_log(session)
     return status
 
 
-def _run(session: Session) -> tuple[int, int]:
+def _run(session: Session) -> tuple[int, list[str]]:
+    """The exit status, and the names of the kernels that were compiled."""
     request = session.request
     time.sleep(request.home.costs.startup())
     for complaint in request.unreadable:
@@ -80,24 +83,24 @@ def _run(session: Session) -> tuple[int, int]:
     implementations = Implementations(request.environ, request.soc.family)
     if not implementations.supported:
         print(f"[ERROR] op_compiler: no ops for {request.soc.name} in this installation", file=sys.stderr)
-        return 1, 0
+        return 1, []
     works = _plan(session, implementations)
     compiled = _compile(session, works)
     if not compiled:
         print("[ERROR] op_compiler: no op was compiled, no run package is generated", file=sys.stderr)
-        return 1, 0
+        return 1, []
     orders = request.home.orders.for_run(list(request.records.values()))
     if "exit_nonzero" in orders:
         print("[ERROR] op_compiler: internal error (ordered failure)", file=sys.stderr)
-        return 1, 0
+        return 1, []
     status = _pack(session, compiled, orders)
     shutil.rmtree(session.build)
-    return (1 if "exit_nonzero_with_package" in orders else status), len(compiled)
+    return (1 if "exit_nonzero_with_package" in orders else status), sorted(work.target.name for work in compiled)
 
 
 def _open_session(request: Request, started: float) -> Session:
     """Name the run ``static_kernel_<18 digits>_<pid>`` and make its directories."""
-    moment = datetime.datetime.fromtimestamp(started, tz=datetime.UTC)
+    moment = dt.datetime.fromtimestamp(started, tz=dt.UTC)
     name = f"static_kernel_{moment:%Y%m%d%H%M%S}{moment.microsecond // 100:04d}_{os.getpid()}"
     asked = request.output
     is_file = asked.suffix == ".run"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .kernel import Target, write_kernel
-from .orders import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .orders import Order
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,7 @@ SUCCEEDED, FAILED = 0, 1
 
 def run(works: list[Work], jobs: int, done: Callable[[Work, int], None]) -> None:
     """Compile every item; ``done`` is told of each end with its exit status (negative: the signal that ended it)."""
-    waiting = sorted(works, key=lambda work: (-work.seconds, work.target.name), reverse=False)
-    waiting.reverse()
+    waiting = sorted(works, key=lambda work: (work.seconds, work.target.name))
     running: dict[int, Work] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -85,7 +88,7 @@ def _compile(work: Work) -> int:
     write_kernel(work.target, work.directory)
     with work.log.open("a") as log:
         log.write(f"[INFO] opc {name}: success\n")
-    os.replace(work.log, work.log.with_name(f"{name}_compile_succ.log"))
+    work.log.replace(work.log.with_name(f"{name}_compile_succ.log"))
     return SUCCEEDED
 
 

@@ -1,4 +1,4 @@
-"""The installer inside a run package: copies the package into a root and rewrites the total index, in place, as the vendor's does.
+"""The installer inside a run package: copies the package and rewrites the root's total index in place, as the vendor's does.
 
 Runs from ``<package>/scripts/`` with the standard library alone. It is no example to follow: readers of the root can meet
 half-written files, which is what the daemon protects them from.
