@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decoder import Decoder, DecoderConfig, RMSNorm
 from torch.nn import functional
+
+from decoder import Decoder, DecoderConfig, RMSNorm
 
 CONFIG = DecoderConfig()
 

@@ -1,0 +1,125 @@
+"""Train a small decoder for a few steps with static kernels, and compare its losses with eager's.
+
+    python examples/train.py
+    torchrun --nproc-per-node 2 examples/train.py --steps 8
+
+The forward and the backward graph are compiled by the backend ``npugraph_ex`` with ``static_kernel_compile``; each asks npgxd
+for its kernels at its first run.  With several ranks, each has its own data and the gradients are averaged outside of the graphs.
+The exit code is 1 if the losses differ from eager's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from decoder import Decoder, DecoderConfig
+from reporting import graph_facts, reader_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    Option = str | int | bool | Callable[..., object]
+    Loss = Callable[[Tensor, Tensor], Tensor]
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+"""How far a loss may be from eager's after some steps: rounding, no more."""
+
+
+class Training:
+    """A model, its optimizer and its data; the same for equal seeds."""
+
+    def __init__(self, options: argparse.Namespace, rank: int) -> None:
+        torch.manual_seed(options.seed)
+        self.config = DecoderConfig()
+        self.model = Decoder(self.config, seed=options.seed).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.learning_rate)
+        self.batch, self.length = options.batch, options.length
+        self.data = torch.Generator().manual_seed(options.seed * 1000 + rank)
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy of the next token."""
+        return functional.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
+
+    def next_text(self) -> Tensor:
+        """Sequences ``[batch, length + 1]`` that count on by one, two or three: something that can be learned."""
+        starts = torch.randint(self.config.vocabulary, (self.batch, 1), generator=self.data)
+        strides = torch.randint(1, 4, (self.batch, 1), generator=self.data)
+        return (starts + strides * torch.arange(self.length + 1)) % self.config.vocabulary
+
+    def step(self, loss_of: Loss) -> float:
+        """Forward, loss, backward, gradient average over the ranks, optimizer; gives the loss."""
+        text = self.next_text()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(text[:, :-1].contiguous(), text[:, 1:].contiguous())
+        loss.backward()  # type: ignore[no-untyped-call]
+        if dist.is_initialized():
+            for parameter in self.model.parameters():
+                dist.all_reduce(parameter.grad)
+                if parameter.grad is not None:
+                    parameter.grad /= dist.get_world_size()
+        self.optimizer.step()
+        return float(loss.detach())
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    commands = argparse.ArgumentParser(description="Train a small decoder with static kernels, and compare it with eager.")
+    commands.add_argument("--steps", type=int, default=5, help="optimizer steps")
+    commands.add_argument("--batch", type=int, default=2, help="sequences a step and rank")
+    commands.add_argument("--length", type=int, default=16, help="tokens of a sequence")
+    commands.add_argument("--learning-rate", type=float, default=1e-2, help="AdamW's learning rate")
+    commands.add_argument("--seed", type=int, default=0, help="seed of weights and data")
+    commands.add_argument("--backend", default="npugraph_ex", help="torch.compile backend, for comparison")
+    commands.add_argument("--report", type=Path, metavar="FILE", help="write what happened as JSON; {rank} is this rank's number")
+    commands.add_argument("--check-reader", action="store_true", help="load the views as the simulated CANN's runtime would")
+    return commands
+
+
+def compiled_loss(training: Training, backend: str) -> Loss:
+    """``training.loss`` through the backend."""
+    if backend != "npugraph_ex":
+        return torch.compile(training.loss, backend=backend, fullgraph=True, dynamic=False)
+    options: dict[str, Option] = {"static_kernel_compile": True}
+    return torch.compile(training.loss, backend=backend, options=options, fullgraph=True, dynamic=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train twice, compiled and eager; 0 if the losses are the same."""
+    options = parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size > 1:
+        dist.init_process_group("gloo")
+    ours, eager = Training(options, rank), Training(options, rank)
+    loss_of = compiled_loss(ours, options.backend)
+    losses = [(ours.step(loss_of), eager.step(eager.loss)) for _ in range(options.steps)]
+    for number, (mine, expected) in enumerate(losses):
+        print(f"[rank {rank}] step {number}: loss {mine:.6f}, eager {expected:.6f}", flush=True)
+    graphs = graph_facts()
+    for graph in graphs:
+        print(f"[rank {rank}] {graph['graph']}: {graph['state']}({graph['reason']}), {graph['unique']} kernels", flush=True)
+    difference = max(abs(mine - expected) for mine, expected in losses)
+    equal = all(abs(mine - expected) <= ABSOLUTE + RELATIVE * abs(expected) for mine, expected in losses)
+    print(f"[rank {rank}] losses {'equal' if equal else 'DIFFER from'} eager's, largest difference {difference:.3g}", flush=True)
+    if options.report:
+        facts = {"schema": 1, "rank": rank, "losses": losses, "equal": equal, "max_difference": difference, "graphs": graphs}
+        facts["reader"] = reader_facts(graphs) if options.check_reader else None
+        Path(str(options.report).format(rank=rank)).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    if world_size > 1:
+        dist.destroy_process_group()
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
