@@ -1,0 +1,39 @@
+# Three commands: `make demo` shows the main job on a simulated CANN, `make test` runs the tests, `make check` reads the code.
+# Each sets up what it needs in .venv first, from this project's own files, with the versions that are tested (constraints.txt).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build is enough for everything here; TORCH= installs another one, for example TORCH="torch==2.13.0 --index-url ...".
+TORCH ?= torch
+WORKERS ?= 2
+
+.PHONY: demo test check coverage clean
+
+demo: $(VENV)/.ready
+	$(BIN)/python -m tools.demo
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+coverage: $(VENV)/.ready
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine
+	$(BIN)/coverage report
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group check -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
