@@ -1,0 +1,62 @@
+"""The contract of an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from npgxd.errors import NpgxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch.fx import GraphModule
+
+    from npugraph_ex.observe import Observer
+    from npugraph_ex.options import Options
+    from npugraph_ex.recording.describe import Surroundings
+    from npugraph_ex.recording.recorded import Recorder
+
+
+class ReselectFailed(NpgxError):
+    """The device's runtime could not take a view of new static kernels into use."""
+
+    code = "RESELECT_FAILED"
+
+
+class Runner(Protocol):
+    """One graph, ready to run on its device."""
+
+    def __call__(self, inputs: list[Any], observers: Sequence[Observer] = ()) -> object:
+        """The graph's outputs. ``inputs`` is emptied. With ``observers`` it runs node by node and is never captured or replayed."""
+        ...
+
+
+class Engine(Protocol):
+    """A kind of device."""
+
+    @property
+    def device(self) -> str:
+        """The device's word in torch: ``cpu``, ``npu``."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Which of the needs in ``npugraph_ex.options`` this engine meets."""
+        ...
+
+    def soc(self) -> str:
+        """The SoC's full name, "" where this process sees none (then the daemon's toolchain decides)."""
+        ...
+
+    def runner(self, module: GraphModule, options: Options) -> Runner:
+        """Make ``module`` ready to run. A capturing engine captures at a later, unobserved run: after reselecting."""
+        ...
+
+    def recorder(self, surroundings: Surroundings) -> Recorder:
+        """How this device's runs are recorded."""
+        ...
+
+    def reselect(self, view: Path) -> str:
+        """Load the kernels of ``view``; a word on what there was to do. Raises ReselectFailed."""
+        ...

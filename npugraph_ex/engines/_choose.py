@@ -1,0 +1,34 @@
+"""From a graph's tensors to the engine of their device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from npugraph_ex.engines._eager import EagerEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.fx import GraphModule
+
+    from npugraph_ex.engines._base import Engine
+
+
+def engine_for(module: GraphModule) -> Engine:
+    """The engine of the device that ``module`` computes on; where a graph touches several, the accelerator's."""
+    devices = set(_devices(module))
+    if "npu" in devices:
+        from npugraph_ex.engines._npu import NpuEngine  # noqa: PLC0415 -- imports torch_npu's functions
+
+        return NpuEngine()
+    return EagerEngine(min(devices - {"cpu", "meta"}, default="cpu"))
+
+
+def _devices(module: GraphModule) -> Iterable[str]:
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, torch.Tensor):
+                yield item.device.type

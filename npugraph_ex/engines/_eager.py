@@ -1,0 +1,64 @@
+"""The engine of devices on which graphs run operator by operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.fx.graph import _BoxedCodeGen
+
+from npugraph_ex.observe import Observer, run_observed
+from npugraph_ex.recording.portable import PortableRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch.fx import GraphModule
+
+    from npugraph_ex.engines._base import Runner
+    from npugraph_ex.options import Options
+    from npugraph_ex.recording.describe import Surroundings
+    from npugraph_ex.recording.recorded import Recorder
+
+
+class EagerRunner:
+    """Runs the generated code of a graph; inputs are freed as soon as the graph needs them no more."""
+
+    def __init__(self, module: GraphModule) -> None:
+        module.graph.set_codegen(_BoxedCodeGen())
+        module.recompile()
+        self._module = module
+
+    def __call__(self, inputs: list[Any], observers: Sequence[Observer] = ()) -> object:
+        """See ``Runner``."""
+        if observers:
+            return run_observed(self._module, inputs, observers)
+        result: object = self._module(inputs)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class EagerEngine:
+    """CPU, CUDA and whatever else torch knows: the portable recorder, and no runtime that would load a static kernel."""
+
+    device: str = "cpu"
+    capabilities: frozenset[str] = frozenset()
+
+    def soc(self) -> str:
+        """No Ascend SoC is visible here."""
+        return ""
+
+    def runner(self, module: GraphModule, options: Options) -> Runner:
+        """The generated code of the graph."""
+        del options
+        return EagerRunner(module)
+
+    def recorder(self, surroundings: Surroundings) -> Recorder:
+        """The one that describes aten calls."""
+        return PortableRecorder(surroundings)
+
+    def reselect(self, view: Path) -> str:
+        """Nothing is loaded: no CANN runtime runs on this device."""
+        del view
+        return f"{self.device} runs its own kernels, so there is nothing to reselect"

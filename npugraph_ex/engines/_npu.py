@@ -1,0 +1,68 @@
+"""The engine of Ascend devices: CANN's own dump as the recorder, and CANN's reselect."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npugraph_ex.engines._base import ReselectFailed, Runner
+from npugraph_ex.engines._eager import EagerRunner
+from npugraph_ex.recording.npu_dump import NpuDump, NpuRecorder
+from npugraph_ex.recording.switch import SWITCH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch.fx import GraphModule
+
+    from npugraph_ex.options import Options
+    from npugraph_ex.recording.describe import Surroundings
+    from npugraph_ex.recording.recorded import Recorder
+
+_SOC = re.compile(r"Ascend\d+\w*(-\d+)?", re.ASCII)
+
+
+def _torch_npu() -> Any:
+    """torch_npu, which made the device that the graph's tensors are on."""
+    return sys.modules["torch_npu"]
+
+
+@dataclass(frozen=True, slots=True)
+class NpuEngine:
+    """Graphs run operator by operator on the NPU, with the static kernels that were reselected for the process."""
+
+    device: str = "npu"
+    capabilities: frozenset[str] = frozenset()
+
+    def soc(self) -> str:
+        """The name that the runtime gives the current device, as aclrtGetSocName does."""
+        name = str(_torch_npu().npu.get_device_name())
+        return name if _SOC.fullmatch(name) else ""
+
+    def runner(self, module: GraphModule, options: Options) -> Runner:
+        """The generated code of the graph."""
+        del options
+        return EagerRunner(module)
+
+    def recorder(self, surroundings: Surroundings) -> Recorder:
+        """CANN's dump, which knows its surroundings itself."""
+        del surroundings
+        return NpuRecorder(NpuDump(_torch_npu()._C, SWITCH))
+
+    def reselect(self, view: Path) -> str:
+        """Load ``view`` for this process, with no operator in flight (docs/cann.md, "How the runtime reads it")."""
+        npu = _torch_npu().npu
+        load = getattr(npu, "_aclnn_reselect_static_kernel_with_path", None)
+        if load is None:
+            raise ReselectFailed(
+                "this torch_npu or CANN cannot load static kernels from a path",
+                hint="aclnnReselectStaticKernelWithPath exists in CANN 9.1.0 and later",
+            )
+        try:
+            npu.synchronize()
+            load(str(view))
+        except (RuntimeError, OSError, ValueError, TypeError) as error:
+            raise ReselectFailed(f"reselecting {view} failed: {error}", hint="The graph runs with dynamic kernels") from error
+        return "reselected"

@@ -1,0 +1,294 @@
+"""The static-kernel journey of one graph: record its first run, submit, wait, reselect, go on.
+
+Promise: for each concrete shape exactly one run is recorded, and it is the user's call; whatever the daemon does or does not do, the
+caller gets that run's outputs and no exception of ours; and every way that this can end is told, as one report and one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npgxd.client import Client, Outcome, Progress, current
+from npgxd.wire.messages import CompileOptions, ToolchainInfo
+from npgxd.wire.states import ClientState, Reason
+from npugraph_ex import _notices, ranks, reports
+from npugraph_ex.engines import Engine, ReselectFailed
+from npugraph_ex.outputs import Tree, guarded, open_tree
+from npugraph_ex.package_map import remember
+from npugraph_ex.recording.describe import Surroundings
+from npugraph_ex.recording.recorded import DumpSwitchHeld, GraphRun, Recorded
+from npugraph_ex.summary import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from pathlib import Path
+
+    from npgxd.wire.messages import Welcome
+    from npugraph_ex.options import Options
+
+logger = logging.getLogger("npugraph_ex")
+
+_SUPPORTED_SOC = re.compile(r"Ascend910(B[1-4]|_93)")
+"""Atlas A2 and A3: where npugraph_ex has static kernels (docs/cann.md, "SoC families")."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What is known about a round at its end."""
+
+    label: str
+    outcome: Outcome
+    recorded: Recorded = Recorded()
+    tree: Tree | None = None
+
+
+class StaticKernels:
+    """One graph's static kernels, over all its concrete shapes."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        options: Options,
+        *,
+        build_dir: Path | None = None,
+        connect: Callable[[], Client] = current,
+    ) -> None:
+        self._name = name
+        self._engine = engine
+        self._options = options
+        self._build_dir = build_dir
+        self._connect = connect
+        self._claimed: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def claim(self, sizes: tuple[int, ...]) -> bool:
+        """True for the one caller whose run of this shape is to be recorded; all others run as usual, without waiting."""
+        if sizes in self._claimed or not self._in_range(sizes):
+            return False
+        with self._lock:
+            if sizes in self._claimed or self._is_full():
+                return False
+            self._claimed.add(sizes)
+            return True
+
+    def first_run(self, sizes: tuple[int, ...], run: GraphRun) -> object:
+        """Run the graph, once, for the user who called it, and settle its static kernels; returns the user's outputs.
+
+        Raises only what ``run`` raises; the shape is then recorded at its next call.
+        """
+        label = self._name + (f"[{','.join(map(str, sizes))}]" if sizes else "")
+        client, surroundings, refusal = self._prepare(label)
+        if refusal is not None:
+            outputs = run(())
+            self._finish(client, _Settled(label, refusal))
+            return outputs
+        tree = self._open_tree()
+        try:
+            outputs, recorded = self._engine.recorder(surroundings).record(
+                run, label=f"graph {label}", directory=tree.directory if tree else None
+            )
+        except DumpSwitchHeld as held:
+            outputs = run(())
+            if held.data.get("ours"):
+                self._release(sizes)  # another thread is recording: this graph's turn is at its next call
+            else:
+                self._finish(client, _Settled(label, _without_round(Reason.DUMP_SWITCH_HELD, held), tree=tree))
+            return outputs
+        except BaseException:
+            self._release(sizes)
+            raise
+        self._settle(client, label, recorded, tree)
+        return outputs
+
+    # ---- before the run ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, label: str) -> tuple[Client, Surroundings, Outcome | None]:
+        client = self._connect()
+        welcome = client.welcome()
+        toolchain = welcome.toolchain if welcome else None
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        surroundings = Surroundings(
+            deterministic=deterministic,
+            cann_version=toolchain.cann_version if toolchain else "",
+            cores=toolchain.cores if toolchain else None,
+        )
+        soc = self._engine.soc() or _soc_of(welcome)
+        if soc and not _SUPPORTED_SOC.match(soc):
+            detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
+            return client, surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
+        client.recording(label)
+        return client, surroundings, None
+
+    def _open_tree(self) -> Tree | None:
+        try:
+            return open_tree(self._build_dir)
+        except OSError as error:  # the working directory itself is gone
+            _notices.once("no outputs", logging.WARNING, f"static_kernel_compile_outputs is not written: {error}")
+            return None
+
+    def _in_range(self, sizes: tuple[int, ...]) -> bool:
+        wanted, index = self._options.symbol_range, self._options.symbol_index
+        return not sizes or wanted is None or index >= len(sizes) or sizes[index] in wanted
+
+    def _is_full(self) -> bool:
+        if len(self._claimed) < self._options.capture_limit:
+            return False
+        _notices.once(
+            ("capture limit", self._name),
+            logging.WARNING,
+            f"graph {self._name}: {len(self._claimed)} shapes have static kernels, which is capture_limit; "
+            "further shapes run with dynamic kernels",
+        )
+        return True
+
+    def _release(self, sizes: tuple[int, ...]) -> None:
+        with self._lock:
+            self._claimed.discard(sizes)
+
+    # ---- after the run -----------------------------------------------------------------------------------------------
+
+    def _settle(self, client: Client, label: str, recorded: Recorded, tree: Tree | None) -> None:
+        """The round, from records to reselect. The user's outputs exist already: nothing may raise here."""
+        try:
+            outcome = self._round(client, label, recorded, tree)
+        except Exception as error:
+            logger.exception("npugraph_ex: graph %s: static kernels", label)
+            outcome = _outcome(ClientState.DEGRADED, Reason.RECORDING_FAILED, f"{type(error).__name__}: {error}")
+        self._finish(client, _Settled(label, outcome, recorded, tree))
+
+    def _round(self, client: Client, label: str, recorded: Recorded, tree: Tree | None) -> Outcome:
+        if recorded.problem is not None:
+            return _without_round(Reason.DUMP_SWITCH_HELD, recorded.problem)
+        selected = recorded.selected()
+        if tree is not None:
+            guarded("the operator records", lambda: tree.write_dump(recorded))
+            guarded("the selected records", lambda: tree.write_selected(selected))
+        if not selected:
+            return _outcome(
+                ClientState.DISABLED, Reason.NOTHING_TO_COMPILE, "the graph launches no operator that can be compiled"
+            )
+        outcome = client.static_kernels(
+            selected,
+            graph=label,
+            options=_compile_options(self._options),
+            recompile=self._options.disable_static_kernel_compile_cache,
+            on_progress=lambda progress: _tell_progress(label, progress),
+        )
+        if tree is not None and ranks.local_rank() == 0:
+            self._keep(client, outcome, tree, selected)
+        return self._reselect(outcome)
+
+    def _reselect(self, outcome: Outcome) -> Outcome:
+        if outcome.view is None:
+            return outcome
+        try:
+            logger.debug("npugraph_ex: %s", self._engine.reselect(outcome.view))
+        except ReselectFailed as error:
+            return replace(
+                outcome, state=ClientState.DEGRADED, reason=Reason.RESELECT_FAILED, detail=error.message, hint=error.hint
+            )
+        return outcome
+
+    def _keep(self, client: Client, outcome: Outcome, tree: Tree, selected: tuple[tuple[str, bytes], ...]) -> None:
+        """What only local rank 0's tree holds."""
+
+        def keep() -> None:
+            if outcome.round and (ranks.local_world_size() or 1) > 1:
+                tree.write_gathered(client.gathered(outcome.round))
+            kept = tree.keep_packages(outcome.packages)
+            if kept and outcome.toolchain is not None:
+                remember(
+                    tree,
+                    cann_version=outcome.toolchain.cann_version,
+                    device=outcome.toolchain.soc,
+                    records=selected,
+                    packages=kept,
+                )
+
+        guarded("the run packages", keep)
+
+    def _finish(self, client: Client, settled: _Settled) -> None:
+        """One report, one line, and the daemon knows what it could not know itself."""
+        outcome = settled.outcome
+        reports.add(
+            reports.GraphReport(
+                graph=settled.label,
+                outcome=outcome,
+                submitted=settled.recorded.selected() if outcome.records else (),
+                outputs=settled.tree.directory if settled.tree else None,
+                undescribed=settled.recorded.undescribed,
+            )
+        )
+        if not outcome.round or outcome.reason is Reason.RESELECT_FAILED:
+            client.report(outcome.state, outcome.reason, detail=outcome.detail, graph=settled.label)
+        _tell(settled.label, outcome, len(settled.recorded.undescribed))
+
+
+def _soc_of(welcome: Welcome | None) -> str:
+    return welcome.toolchain.soc if welcome and welcome.toolchain else ""
+
+
+def _compile_options(options: Options) -> CompileOptions:
+    if not options.super_kernel_optimize:
+        return CompileOptions()
+    given = {**(options.super_kernel_optimize_options or {}), **(options.super_kernel_debug_options or {})}
+    return CompileOptions(super_kernel={"enable": "true", **{name: _word(value) for name, value in given.items()}})
+
+
+def _word(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(_word(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tell_progress(label: str, progress: Progress) -> None:
+    if ranks.local_rank() == 0:
+        logger.debug("npugraph_ex: graph %s: static kernels %s", label, progress)
+
+
+def _tell(label: str, outcome: Outcome, undescribed: int) -> None:
+    """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level."""
+    line = f"graph {label}: static kernels {summary(outcome, undescribed)}"
+    if ranks.local_rank() != 0:
+        logger.debug("npugraph_ex: %s", line)
+    elif outcome.state in {ClientState.DEGRADED, ClientState.DISABLED} and outcome.reason is not Reason.NOTHING_TO_COMPILE:
+        if not _notices.once(("outcome", outcome.state, outcome.reason), logging.WARNING, line):
+            logger.info("npugraph_ex: %s", line)
+    else:
+        logger.info("npugraph_ex: %s", line)
+
+
+def _without_round(reason: Reason, held: DumpSwitchHeld) -> Outcome:
+    return _outcome(ClientState.DEGRADED, reason, held.message, held.hint)
+
+
+def _outcome(
+    state: ClientState, reason: Reason, detail: str, hint: str = "", *, toolchain: ToolchainInfo | None = None
+) -> Outcome:
+    """An outcome that no round led to."""
+    return Outcome(
+        state=state,
+        reason=reason,
+        detail=detail,
+        hint=hint,
+        round="",
+        records=0,
+        unique=0,
+        hits=0,
+        compiled=0,
+        rejected=(),
+        failures=(),
+        shadowed=(),
+        view=None,
+        packages=(),
+        gathered=0,
+        simulated=bool(toolchain and toolchain.simulated),
+        toolchain=toolchain,
+    )
