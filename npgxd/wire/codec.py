@@ -35,7 +35,9 @@ def encode(message: Message, request_id: int, frames: Sequence[bytes] = ()) -> l
     header = {"v": limits.PROTOCOL_VERSION, "id": request_id, **message.header()}
     packed = msgpack.packb(header, use_bin_type=True)
     if len(packed) > limits.MAX_HEADER_BYTES:
-        raise ProtocolError(f"the header of {message.op!r} has {len(packed)} bytes; at most {limits.MAX_HEADER_BYTES} are allowed")
+        raise ProtocolError(
+            f"the header of {message.op!r} has {len(packed)} bytes; at most {limits.MAX_HEADER_BYTES} are allowed"
+        )
     _check_frames(frames)
     return [packed, *frames]
 

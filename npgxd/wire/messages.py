@@ -380,6 +380,5 @@ REQUESTS: dict[str, type[Message]] = {
     kind.op: kind for kind in (Hello, Report, Submit, Follow, Gathered, Lease, Leased, Status, Bye)
 }
 REPLIES: dict[str, type[Message]] = {
-    kind.op: kind
-    for kind in (Welcome, PartTaken, RoundProgress, GatheredPart, LeaseOffer, StatusDocument, Done, Refusal)
+    kind.op: kind for kind in (Welcome, PartTaken, RoundProgress, GatheredPart, LeaseOffer, StatusDocument, Done, Refusal)
 }

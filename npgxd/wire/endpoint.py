@@ -1,0 +1,165 @@
+"""Where the daemon's socket is, for ranks, for npgxctl and for the daemon that makes it.
+
+Promise: a socket is used only where its directory cannot belong to somebody else, asking whether anybody listens never blocks,
+and what was looked at can be told.  Search order: ``NPGXD_SOCKET`` (then nothing else), the system's, the user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from npgxd.errors import ConfigError, DaemonUnavailable
+
+SYSTEM_RUNTIME_DIRECTORY: Final = Path("/run/npgxd")
+SOCKET_NAME: Final = "npgxd.sock"
+ADMIN_SOCKET_NAME: Final = "admin.sock"
+MAX_SOCKET_PATH: Final = 107
+"""Bytes: sun_path has 108 on Linux, one of them for the final NUL (unix(7))."""
+START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One place where a socket may be. ``problem`` says why it is not used; empty if somebody listens there."""
+
+    path: Path
+    problem: str = ""
+
+
+def user_runtime_directory(environ: Mapping[str, str], uid: int | None = None) -> Path:
+    """Where a user's own daemon has its sockets: ``$XDG_RUNTIME_DIR/npgxd``, else ``/tmp/npgxd-<uid>``."""
+    base = environ.get("XDG_RUNTIME_DIR", "")
+    if base and Path(base).is_absolute():
+        return Path(base) / "npgxd"
+    return Path("/tmp") / f"npgxd-{os.geteuid() if uid is None else uid}"  # noqa: S108 -- used only if private_problem() finds none
+
+
+def private_problem(directory: Path, uid: int | None = None) -> str:
+    """Why ``directory`` is not ours alone (a link, another owner, open to others); empty if it is."""
+    owner = os.geteuid() if uid is None else uid
+    try:
+        found = directory.lstat()
+    except OSError as error:
+        return _reason(error)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is a link" if stat.S_ISLNK(found.st_mode) else "it is not a directory"
+    if found.st_uid != owner:
+        return f"it belongs to uid {found.st_uid}, not {owner}"
+    mode = stat.S_IMODE(found.st_mode)
+    return "" if mode == 0o700 else f"its mode is {mode:04o}, not 0700"  # noqa: PLR2004 -- an octal mode
+
+
+def prepare_runtime_directory(directory: Path, mode: int = 0o700) -> None:
+    """Make ``directory`` with ``mode``, or accept it as it is where nobody else could replace what is in it.
+
+    Raises:
+        ConfigError: it is a link, belongs to another user, or its group or others may write to it.
+    """
+    hint = (
+        f"remove it, or name another runtime_dir; it must be a directory of uid {os.geteuid()} that only its owner may write to"
+    )
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(mode=0o700)
+            directory.chmod(mode)  # the umask does not count
+        except FileExistsError:
+            pass
+        found = directory.lstat()
+    except OSError as error:
+        raise ConfigError(f"cannot make the runtime directory {directory}: {error.strerror}", hint=hint) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise ConfigError(f"the runtime directory {directory} is a link or a file", hint=hint)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise ConfigError(
+            f"the runtime directory {directory} belongs to uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}",
+            hint=hint,
+        )
+
+
+def check_socket_path(path: Path) -> None:
+    """ConfigError if ``path`` is too long for a socket, or not absolute."""
+    if not path.is_absolute():
+        raise ConfigError(f"the socket path {path} is not absolute", hint="give the whole path")
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH:
+        raise ConfigError(
+            f"the socket path {path} has {length} bytes; the kernel allows {MAX_SOCKET_PATH}",
+            hint="use a shorter runtime directory (runtime_dir under [daemon], or NPGXD_SOCKET for a client)",
+        )
+
+
+def probe(path: Path) -> str:
+    """Why nobody can be reached at ``path``; empty if somebody listens there. Never blocks.
+
+    zmq's own connect to an absent daemon succeeds silently, so this asks the kernel.
+    """
+    try:
+        check_socket_path(path)
+    except ConfigError as error:
+        return error.message
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as tried:
+            tried.connect(os.fspath(path))
+    except BlockingIOError:
+        return ""  # it listens, with a full backlog: a busy or stopped daemon, which is the caller's to find out
+    except OSError as error:
+        return _reason(error)
+    return ""
+
+
+def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The sockets to try, in order."""
+    given = environ.get("NPGXD_SOCKET", "")
+    if given:
+        return (Path(given),)
+    return (SYSTEM_RUNTIME_DIRECTORY / SOCKET_NAME, user_runtime_directory(environ) / SOCKET_NAME)
+
+
+def look(environ: Mapping[str, str]) -> tuple[Candidate, ...]:
+    """Try the candidates in order, up to the first at which somebody listens."""
+    looked: list[Candidate] = []
+    for path in candidates(environ):
+        looked.append(Candidate(path, _unsafe(path, environ) or probe(path)))
+        if not looked[-1].problem:
+            break
+    return tuple(looked)
+
+
+def find_socket(environ: Mapping[str, str]) -> Path:
+    """The socket at which a daemon listens.
+
+    Raises:
+        DaemonUnavailable: none does; ``data["looked"]`` has every candidate with its problem.
+    """
+    looked = look(environ)
+    if looked and not looked[-1].problem:
+        return looked[-1].path
+    told = ", ".join(f"{each.path} ({each.problem})" for each in looked)
+    raise DaemonUnavailable(f"no daemon answers; looked at {told}", hint=START_HINT, looked=looked)
+
+
+def _unsafe(path: Path, environ: Mapping[str, str]) -> str:
+    """The fallback in /tmp is used only if it is ours alone: anybody could have made it first."""
+    if environ.get("NPGXD_SOCKET") or path.parent != Path("/tmp") / f"npgxd-{os.geteuid()}":  # noqa: S108 -- that is checked here
+        return ""
+    return private_problem(path.parent)
+
+
+def _reason(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT:
+            return "not there"
+        case errno.ECONNREFUSED:
+            return "nobody listens"
+        case errno.EACCES | errno.EPERM:
+            return "permission denied; its users are in the group npgxd"
+        case _:
+            return error.strerror or f"error {error.errno}"
