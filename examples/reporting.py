@@ -26,6 +26,7 @@ def graph_facts() -> list[dict[str, object]]:
             "soc": report.outcome.toolchain.soc if report.outcome.toolchain else "",
             "view": str(report.outcome.view) if report.outcome.view else None,
             "outputs": str(report.outputs) if report.outputs else None,
+            "undescribed": [list(operator) for operator in report.undescribed],
             "submitted": [[name, raw.decode()] for name, raw in report.submitted],
         }
         for report in npugraph_ex.static_kernel_report()

@@ -75,8 +75,10 @@ class Children:
     def __init__(self, run: str) -> None:
         self.run = run
         self._started: list[Child] = []
+        self._others: set[psutil.Process] = set()
 
     def __enter__(self) -> Self:
+        self._others = set(psutil.Process().children())
         _adopt_orphans(adopt=True)
         return self
 
@@ -101,15 +103,17 @@ class Children:
         return child
 
     def left_behind(self) -> list[Leftover]:
-        """Every live process that came from this demo: descendants, and whatever carries its marker."""
-        for child in self._started:
-            child.ended()
-        self._reap_adopted()
-        found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+        """Every live process that came from this demo: descendants since it was opened, and whatever carries its marker."""
+        found: dict[int, psutil.Process] = {}
+        for child in psutil.Process().children():
+            if child not in self._others:
+                found.update({process.pid: process for process in (child, *descendants(child.pid))})
         for process in psutil.process_iter():
             if process.pid != os.getpid() and _carries(process, self.run):
                 found[process.pid] = process
-        return [Leftover(process.pid, command) for process in found.values() if (command := _command(process)) is not None]
+        alive = [Leftover(process.pid, command) for process in found.values() if (command := _command(process)) is not None]
+        self._reap()  # after looking, so that whatever is not alive in the answer is collected too
+        return alive
 
     def settle(self, timeout_s: float = _GRACE_S) -> list[Leftover]:
         """Wait for processes that are about to end; gives those that do not within ``timeout_s``."""
@@ -127,12 +131,14 @@ class Children:
             if not self.settle(grace):
                 return
 
-    def _reap_adopted(self) -> None:
-        """Collect ended processes that this one adopted; those it started are collected by their Child."""
+    def _reap(self) -> None:
+        """Collect what has ended: the processes that were started here, and those that this process adopted."""
+        for started in self._started:
+            started.ended()
         own = {child.pid for child in self._started}
         for process in psutil.Process().children():
             with suppress(psutil.NoSuchProcess):
-                if process.pid not in own and process.status() == psutil.STATUS_ZOMBIE:
+                if process not in self._others and process.pid not in own and process.status() == psutil.STATUS_ZOMBIE:
                     with suppress(ChildProcessError):
                         os.waitpid(process.pid, os.WNOHANG)
 

@@ -53,8 +53,8 @@ class Start:
 
     @property
     def compiles(self) -> Counter[str]:
-        """How often each record was given to op_compiler, from its own log."""
-        return Counter(op.record for run in self.runs for op in run.ops)
+        """How often op_compiler compiled each kernel, from its own log."""
+        return Counter(kernel for run in self.runs for kernel in run.compiled)
 
     @property
     def records(self) -> int:
