@@ -91,14 +91,30 @@ class Check:
 
 @dataclass(slots=True)
 class Reader:
-    """One process's view of its static kernels. ``selected`` maps each simplifiedKey to the kernel that serves it."""
+    """One process's view of its static kernels.
+
+    ``selected`` maps each simplifiedKey to the kernel that serves it; ``torn`` collects what loads met and should not have.
+    """
 
     soc: str
     family: str = ""
     selected: dict[str, Kernel] = field(default_factory=dict)
+    torn: list[Torn] = field(default_factory=list)
 
     def load(self, root: Path) -> LoadReport:
         """Load ``root/static_kernel/ai_core``, as ``aclnnReselectStaticKernelWithPath`` does. Never raises for what is there."""
+        report = self._load(root)
+        self.torn.extend(report.torn)
+        return report
+
+    def load_default(self, environ: Mapping[str, str]) -> LoadReport:
+        """Load the default root, as every new process and ``aclnnReselectStaticKernel`` do; to find nothing there is no tear."""
+        root = default_root(environ)
+        if not (root / "static_kernel").exists():
+            return LoadReport(root, {}, (), ())
+        return self.load(root)
+
+    def _load(self, root: Path) -> LoadReport:
         ai_core = root / "static_kernel" / "ai_core"
         index_path = ai_core / "config" / (self.family or find_soc(self.soc).family) / "binary_info_config.json"
         new: dict[str, Kernel] = {}
@@ -121,10 +137,6 @@ class Reader:
                 shadowed.append(kernel)
         self.selected.update(new)
         return LoadReport(root, new, tuple(shadowed), tuple(torn))
-
-    def load_default(self, environ: Mapping[str, str]) -> LoadReport:
-        """Load the default root, as every new process does and as ``aclnnReselectStaticKernel`` does."""
-        return self.load(default_root(environ))
 
     def select(self, described: dict[str, Any]) -> Kernel | None:
         """The kernel that would run for this record: same key, and equal core counts. None: the dynamic kernel runs."""
@@ -159,7 +171,7 @@ class Reader:
             if not _compiled_for(kernel, record):
                 mismatched.append(f"{record.op_type} {record.digest}: {kernel.name}")
         extra = tuple(kernel for kernel in self._kernels() if kernel.path not in used)
-        return Check(tuple(missing), tuple(mismatched), extra, self.verify())
+        return Check(tuple(missing), tuple(mismatched), extra, (*self.torn, *self.verify()))
 
     def _kernels(self) -> tuple[Kernel, ...]:
         return tuple({kernel.path: kernel for kernel in self.selected.values()}.values())

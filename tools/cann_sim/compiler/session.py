@@ -67,6 +67,7 @@ def run(request: Request, *, started: float) -> int:
     ops = [{"op_type": r.op_type, "record": r.digest, "file": name} for name, r in request.records.items()]
     start = {"event": "start", "pid": pid, "time": started, "argv": sys.argv[1:], "cwd": str(Path.cwd()), "ops": ops}
     home.log_run({**start, "home": request.environ.get("HOME", "")})
+    time.sleep(max(0.0, home.costs.startup() - (time.time() - started)))
     status, compiled = _run(session)
     seconds = round(time.time() - started, 4)
     home.log_run({"event": "end", "pid": pid, "time": time.time(), "status": status, "compiled": compiled, "seconds": seconds})
@@ -77,7 +78,6 @@ def run(request: Request, *, started: float) -> int:
 def _run(session: Session) -> tuple[int, list[str]]:
     """The exit status, and the names of the kernels that were compiled."""
     request = session.request
-    time.sleep(request.home.costs.startup())
     for complaint in request.unreadable:
         session.say(f"[WARNING] skipped {complaint}", always=True)
     implementations = Implementations(request.environ, request.soc.family)
