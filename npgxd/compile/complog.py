@@ -1,0 +1,169 @@
+"""What op_compiler's compile log tells: how far it is, while it runs; why a kernel is missing, after it has ended.
+
+``*_compile_log/`` holds one log a kernel.  A log is named ``..._compile_error.log`` as long as its kernel is being compiled, and
+``..._compile_succ.log`` when that has succeeded (docs/cann.md, op_compiler).  So the first name means nothing while op_compiler
+runs, and after that only what the log says counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from npgxd.compile.job import JobItem, JobProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+_WORKING = "_compile_error.log"
+_SUCCEEDED = "_compile_succ.log"
+_TAIL_BYTES = 16384
+_MAX_REASON = 500
+_KEPT_LOGS = 20
+_NAMED = 16
+_SAYS_ERROR = re.compile(r"\bERROR\b|\bE\d{5}\b|\b[Ee]rror:|Traceback|[Ff]ailed")
+_PASSING = re.compile(
+    r"killed by signal|out of memory|cannot allocate|MemoryError|bad_alloc|no space left|Killed\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a kernel was not compiled, by its own log. ``transient``: memory, space or a signal, which may pass."""
+
+    log: Path
+    reason: str
+    transient: bool
+
+
+@dataclass(slots=True)
+class LogWatch:
+    """Follows the compile log of a running op_compiler, and measures what each kernel takes, as finely as it is asked."""
+
+    places: tuple[Path, ...]
+    items: Sequence[JobItem]
+    kernels_each: int = 1
+    _first_seen: dict[str, float] = field(default_factory=dict)
+    _took: dict[str, float] = field(default_factory=dict)
+
+    def progress(self, now: float) -> JobProgress:
+        """How many of the items are done, and the op types at work. ``now`` is monotonic seconds."""
+        working: list[str] = []
+        for directory in log_directories(self.places):
+            for name in _names(directory):
+                if name.endswith(_WORKING):
+                    kernel = name.removesuffix(_WORKING)
+                    working.append(kernel)
+                    self._first_seen.setdefault(kernel, now)
+                elif name.endswith(_SUCCEEDED):
+                    kernel = name.removesuffix(_SUCCEEDED)
+                    self._took.setdefault(kernel, now - self._first_seen.get(kernel, now))
+        done = min(len(self._took) // self.kernels_each, len(self.items))
+        current = {kind for kernel in working if (kind := op_type_in(kernel, (item.op_type for item in self.items)))}
+        return JobProgress(done, len(self.items), tuple(sorted(current))[:_NAMED])
+
+    def cost_of(self, kernel: str, otherwise: float) -> float:
+        """Seconds that this kernel took, by its log; ``otherwise`` where that was too short to be seen."""
+        return self._took.get(kernel) or otherwise
+
+
+def log_directories(places: Iterable[Path]) -> list[Path]:
+    """The compile log directories below ``places``."""
+    found: list[Path] = []
+    for place in places:
+        found.extend(place / name for name in _names(place) if name.endswith("_compile_log"))
+    return [path for path in found if path.is_dir() and not path.is_symlink()]
+
+
+def complaints(places: Iterable[Path]) -> list[Complaint]:
+    """What the logs of kernels that did not succeed say. Only meaningful after op_compiler has ended by itself."""
+    logs = [directory / name for directory in log_directories(places) for name in _names(directory) if name.endswith(_WORKING)]
+    return [said for log in logs if (said := _complaint(log)) is not None]
+
+
+def match(missing: Sequence[JobItem], said: Sequence[Complaint]) -> dict[str, Complaint]:
+    """Which complaint is about which missing key.
+
+    A log's name begins with the op type and the first tensor's dtype, format and dimensions, as a dump's file name does; the
+    rest is op_compiler's own.  So the best fitting log is taken, each for one key, and none that is about another op type.
+    """
+    scored = sorted(
+        ((-_fit(item, one), at, item.key, number) for at, item in enumerate(missing) for number, one in enumerate(said)),
+    )
+    chosen: dict[str, Complaint] = {}
+    used: set[int] = set()
+    for score, _, key, number in scored:
+        if score < 0 and key not in chosen and number not in used:
+            chosen[key] = said[number]
+            used.add(number)
+    return chosen
+
+
+def op_type_in(name: str, op_types: Iterable[str]) -> str:
+    """The longest of ``op_types`` that stands in ``name`` as a word; empty if none does."""
+    return max((kind for kind in set(op_types) if f"_{kind}_" in f"_{name}_"), key=len, default="")
+
+
+def keep_logs(places: Iterable[Path], target: Path) -> None:
+    """Copy the ends of a few failed kernels' logs to where they are kept with the job."""
+    said = complaints(places)[:_KEPT_LOGS]
+    if said:
+        target.mkdir(mode=0o700, exist_ok=True)
+    for one in said:
+        (target / one.log.name).write_bytes(_tail(one.log))
+
+
+def _fit(item: JobItem, one: Complaint) -> int:
+    name = f"_{one.log.name.removesuffix(_WORKING)}_"
+    if f"_{item.op_type}_" not in name:
+        return 0
+    return 1 + sum(f"_{word}_" in name for word in _first_tensor(item.canonical)) * 2
+
+
+def _first_tensor(canonical: bytes) -> list[str]:
+    """``[dtype_format_dims, dtype, dims]`` of a record's first tensor, as far as it has one."""
+    try:
+        record: dict[str, Any] = json.loads(canonical)
+        flat = [tensor for side in ("inputs", "outputs") for element in record[side] for tensor in _listed(element)]
+        first = flat[0]
+        shape = "_".join(str(size) for size in first["shape"])
+        return [f"{first['dtype']}_{first['format']}_{shape}", str(first["dtype"]), shape]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return []
+
+
+def _listed(element: object) -> list[dict[str, Any]]:
+    if isinstance(element, list):
+        return element
+    return [element] if isinstance(element, dict) else []
+
+
+def _complaint(path: Path) -> Complaint | None:
+    lines = [line.strip() for line in _tail(path).decode(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if _SAYS_ERROR.search(line)]
+    if not telling:
+        return None
+    return Complaint(path, telling[0][:_MAX_REASON], transient=any(_PASSING.search(line) for line in telling))
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with contextlib.closing(os.fdopen(fd, "rb")) as stream:
+        size = os.fstat(fd).st_size
+        stream.seek(max(0, size - _TAIL_BYTES))
+        return stream.read(_TAIL_BYTES)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except OSError:
+        return []

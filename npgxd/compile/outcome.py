@@ -1,0 +1,124 @@
+"""What the end of an op_compiler run means: passing or lasting, and in which words. Pure decisions over facts.
+
+Passing (transient) reasons are about the run: memory, space, time, a signal, a damaged package.  Lasting ones are the compiler's
+word about a record.  A run of several records that fails as a whole says nothing about any one of them, so it is passing for all.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.errors import CompileError, NpgxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ERROR_LINE = re.compile(r"\[ERROR\]|\b[Ee]rror\b|Traceback|No such file|not found|Killed|cannot|failed")
+_NO_SPACE = re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded")
+_NO_MEMORY = re.compile(r"Cannot allocate memory|MemoryError|std::bad_alloc|out of memory", re.IGNORECASE)
+_SHELL_SIGNAL_BASE = 128
+_LAST_SHELL_SIGNAL = 128 + 64
+_MAX_REASON = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailure:
+    """Why a whole run gave nothing."""
+
+    reason: str
+    transient: bool
+
+
+def killed_by(exit_code: int | None) -> signal.Signals | None:
+    """The signal that ended a program, also when a shell in between reported it as 128 + n."""
+    if exit_code is None:
+        return None
+    number = -exit_code if exit_code < 0 else exit_code - _SHELL_SIGNAL_BASE if exit_code <= _LAST_SHELL_SIGNAL else 0
+    try:
+        return signal.Signals(number)
+    except ValueError:
+        return None
+
+
+def judge(
+    exit_code: int, *, packages: Sequence[str], announced: str, tail: str, records: int, out_of_memory: bool
+) -> RunFailure | None:
+    """None if there is exactly one package and op_compiler announced it: then the package's own index tells the rest.
+
+    ``packages`` are the run packages in the output directory, ``announced`` is the name in the success line.  An exit status
+    other than 0 beside an announced package is not held against it, since what a status means then is not documented.
+    """
+    if (number := killed_by(exit_code)) is not None:
+        return RunFailure(_death(number, out_of_memory=out_of_memory), transient=True)
+    if passing := _passing_cause(tail):
+        return RunFailure(f"op_compiler ended with exit status {exit_code}: {passing}", transient=True)
+    if problem := _package_problem(exit_code, packages, announced, tail):
+        return RunFailure(problem, transient=records > 1)
+    return None
+
+
+def _package_problem(exit_code: int, packages: Sequence[str], announced: str, tail: str) -> str:
+    if not announced:
+        said = last_error(tail)
+        why = f": {said}" if said else ", without saying why"
+        return f"op_compiler ended with exit status {exit_code} and generated no run package{why}"
+    if not packages:
+        return f"op_compiler announced {announced}, and there is no such file in its output directory"
+    if len(packages) > 1:
+        return f"op_compiler left {len(packages)} run packages where one was expected: {', '.join(packages)}"
+    if packages[0] != announced:
+        return f"op_compiler announced {announced} and left {packages[0]}"
+    return ""
+
+
+def last_error(output: str) -> str:
+    """The last line of a program's output that looks like an error, else its last line; empty if it printed nothing."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if _ERROR_LINE.search(line)]
+    return (telling or lines or [""])[-1][:_MAX_REASON]
+
+
+def _passing_cause(tail: str) -> str:
+    if _NO_SPACE.search(tail):
+        return "no space left on the device that holds the state directory"
+    if _NO_MEMORY.search(tail):
+        return "out of memory"
+    return ""
+
+
+def _death(number: signal.Signals, *, out_of_memory: bool) -> str:
+    if number is signal.SIGKILL and out_of_memory:
+        return "op_compiler was killed: out of memory"
+    if number is signal.SIGKILL:
+        return "op_compiler was killed by SIGKILL, as the kernel does when memory runs out"
+    return f"op_compiler was killed by {number.name}"
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory on this node, as far as that can be seen from here."""
+    total = 0
+    for path, word in ((Path("/proc/vmstat"), "oom_kill"), (Path("/sys/fs/cgroup/memory.events"), "oom_kill")):
+        try:
+            lines = path.read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.split()[:1] == [word])
+    return total
+
+
+def may_pass(error: NpgxError) -> bool:
+    """Whether an error of our own is about this run: everything but what a CompileError calls lasting."""
+    return not isinstance(error, CompileError) or bool(error.data.get("transient"))
+
+
+def explain(error: OSError) -> str:
+    """An operating system error in a reason's words."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "no space left on the device that holds the state directory"
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}"

@@ -1,0 +1,222 @@
+"""One job in its worker, step by step: records, op_compiler, its package, the installer, verification, staging.
+
+The result names every key of the job once, with a staged kernel or with a reason; it is never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npgxd.compile import command, complog, hygiene, outcome
+from npgxd.compile.complog import Complaint, LogWatch
+from npgxd.compile.directory import Identity, JobDirectory, Owner
+from npgxd.compile.install import extraction_for
+from npgxd.compile.job import JobItem, JobProgress, JobResult, JobSpec, JobStarted, KeyFailed, MadeKernel, MadePackage
+from npgxd.compile.leftovers import identity
+from npgxd.compile.package import SuccessLine, find_packages
+from npgxd.compile.processes import boot_id
+from npgxd.compile.program import Exit, Limits, Program
+from npgxd.compile.staging import Staging
+from npgxd.compile.stop import Stop, Stopped
+from npgxd.compile.verify import Verdict, verify
+from npgxd.errors import NpgxError
+from npgxd.wire.states import KeyOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+_TAIL_CHARACTERS = 2000
+
+
+class RunFailed(Exception):  # noqa: N818 -- said as it is told
+    """The job ends here, without a kernel. ``blame``: op_compiler ended by itself, so its logs may tell more of single keys."""
+
+    def __init__(self, reason: str, *, transient: bool, blame: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.transient = transient
+        self.blame = blame
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    package: MadePackage | None
+    kernels: tuple[MadeKernel, ...]
+    failed: tuple[KeyFailed, ...]
+    notes: tuple[str, ...] = ()
+
+
+class CompileRun:
+    """One job. ``tell`` takes events that may be dropped if the daemon is slow."""
+
+    def __init__(self, spec: JobSpec, *, stop: Stop, tell: Callable[[JobStarted | JobProgress], object], token: str) -> None:
+        self._spec = spec
+        self._stop = stop
+        self._tell = tell
+        self._token = token
+        self._directory = JobDirectory(spec.job_dir)
+        self._environment = hygiene.environment_for(spec.toolchain.environment, self._directory, token)
+        self._began = time.monotonic()
+        self._leaders: tuple[Identity, ...] = ()
+        self._places = (self._directory.out, self._directory.work)
+        self._watch = LogWatch(self._places, spec.items, kernels_each=1 if spec.flags.follow_op_params_jit else 2)
+        self._compiler: Exit | None = None
+        self._stuck: tuple[str, ...] = ()
+
+    def result(self) -> JobResult:
+        """Run the job to its end, whatever that is."""
+        try:
+            made = self._run()
+        except RunFailed as failure:
+            made = _Made(None, (), self._all_failed(failure))
+        except Stopped as stopped:
+            made = _Made(None, (), self._all_failed(RunFailed(str(stopped), transient=True)))
+        except NpgxError as error:
+            made = _Made(None, (), self._all_failed(RunFailed(error.message, transient=outcome.may_pass(error))))
+        except OSError as error:
+            made = _Made(None, (), self._all_failed(RunFailed(outcome.explain(error), transient=True)))
+        self._leave(made)
+        return JobResult(
+            package=made.package,
+            kernels=made.kernels,
+            failed=made.failed,
+            wall_s=time.monotonic() - self._began,
+            exit_code=self._compiler.code if self._compiler else None,
+            log_tail=self._compiler.tail[-_TAIL_CHARACTERS:] if self._compiler else "",
+            notes=made.notes,
+            stuck=self._stuck,
+        )
+
+    # ---- the steps ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> _Made:
+        spec = self._spec
+        argv = command.op_compiler_command(spec)
+        extraction = extraction_for(spec.toolchain.cann_version, install_path=spec.toolchain.install_path)
+        self._claim(os.getpid())
+        self._directory.make_scratch()
+        command.write_records(spec)
+        package = self._compile(argv)
+        staging = Staging(spec, package)
+        self._install(extraction.command(package, self._directory), staging)
+        self._stop.check()
+        verdict = verify(extraction.ai_core(self._directory), spec)
+        kernels = staging.kernels(verdict, self._watch, self._share(), self._between_kernels)
+        return _Made(staging.made if kernels else None, kernels, self._failures(verdict), verdict.notes)
+
+    def _compile(self, argv: list[str]) -> Path:
+        """Run op_compiler; the package that it made."""
+        heard = SuccessLine()
+        killed_before = outcome.oom_kills()
+        ended = self._compiler = self._execute(argv, "op_compiler", started=True, on_line=heard.hear)
+        self._watch.progress(time.monotonic())
+        if ended.stopped:
+            raise RunFailed(self._why_stopped(ended, "op_compiler"), transient=True)
+        packages = find_packages(self._directory.out)
+        failure = outcome.judge(
+            ended.code or 0,
+            packages=packages,
+            announced=heard.announced,
+            tail=ended.tail,
+            records=len(self._spec.items),
+            out_of_memory=outcome.oom_kills() > killed_before,
+        )
+        if failure is not None:
+            raise RunFailed(failure.reason, transient=failure.transient, blame=outcome.killed_by(ended.code) is None)
+        return self._directory.out / packages[0]
+
+    def _install(self, argv: list[str], staging: Staging) -> None:
+        """Let the package install itself into the job's own root; ``staging`` has its bytes as they were before it ran."""
+        self._directory.out.joinpath(staging.made.name).chmod(0o700)
+        ended = self._execute(argv, "installer")
+        if ended.stopped:
+            raise RunFailed(self._why_stopped(ended, "the run package's installer"), transient=True)
+        if ended.code:
+            said = outcome.last_error(ended.tail)
+            why = f": {said}" if said else ""
+            raise RunFailed(f"the run package's installer ended with exit status {ended.code}{why}", transient=True)
+
+    def _failures(self, verdict: Verdict) -> tuple[KeyFailed, ...]:
+        """Why each key without a kernel has none: it was refused, its log complains, or it was left out without a word."""
+        absent = [item for item in self._spec.items if item.key not in verdict.kernels and item.key not in verdict.refused]
+        said = complog.match(absent, complog.complaints(self._places))
+        code = self._compiler.code if self._compiler else 0
+        with_status = f" (op_compiler ended with exit status {code})" if code else ""
+        failed = [KeyFailed(key, KeyOutcome.FAILED, reason, transient=True) for key, reason in verdict.refused.items()]
+        for item in absent:
+            if (complaint := said.get(item.key)) is not None:
+                failed.append(_blamed(item, complaint))
+            else:
+                reason = f"op_compiler's run package has no kernel for this record{with_status}"
+                failed.append(KeyFailed(item.key, KeyOutcome.LEFT_OUT, reason, transient=False))
+        return tuple(failed)
+
+    # ---- what they use -----------------------------------------------------------------------------------------------
+
+    def _execute(
+        self, argv: list[str], name: str, *, started: bool = False, on_line: Callable[[str], None] | None = None
+    ) -> Exit:
+        self._stop.check()
+        spec = self._spec
+        limits = Limits(self._began + spec.deadline_s, spec.grace_s, spec.log_bytes)
+        program = Program(
+            argv, name=name, directory=self._directory, environment=self._environment, limits=limits, on_line=on_line
+        )
+        self._claim(program.pid)
+        if started:
+            self._tell(JobStarted(program.pid, program.pid, tuple(argv)))
+        ended = program.run(self._stop, lambda: self._tell(self._watch.progress(time.monotonic())))
+        self._stuck += ended.stuck
+        return ended
+
+    def _claim(self, leader: int) -> None:
+        if (known := identity(leader)) is not None:
+            self._leaders += (known,)
+        self._directory.claim(Owner(self._spec.job_id, self._token, boot_id(), self._leaders))
+
+    def _between_kernels(self) -> None:
+        self._stop.check()
+        if time.monotonic() >= self._began + self._spec.deadline_s:
+            raise RunFailed(f"the job did not end within {self._spec.deadline_s:g} s", transient=True)
+
+    def _why_stopped(self, ended: Exit, who: str) -> str:
+        if not ended.late:
+            return ended.stopped
+        current = self._watch.progress(time.monotonic()).current
+        at_work = f"; at work: {', '.join(current)}" if current else ""
+        return f"{who} did not end within {self._spec.deadline_s:g} s{at_work}"
+
+    def _share(self) -> float:
+        """What one kernel cost on average, for those that were too fast to be watched."""
+        spent = time.monotonic() - self._began
+        return spent * min(self._spec.jobs, len(self._spec.items)) / max(len(self._spec.items), 1)
+
+    def _all_failed(self, failure: RunFailed) -> tuple[KeyFailed, ...]:
+        """Every key failed; where op_compiler ended by itself, a key's own log has the last word about it."""
+        items: Sequence[JobItem] = self._spec.items
+        said = complog.match(items, complog.complaints(self._places)) if failure.blame else {}
+        return tuple(
+            _blamed(item, said[item.key])
+            if item.key in said
+            else KeyFailed(item.key, KeyOutcome.FAILED, failure.reason, failure.transient)
+            for item in items
+        )
+
+    def _leave(self, made: _Made) -> None:
+        """Keep the logs that may be asked for, remove the rest. What cannot be removed now goes with the directory later."""
+        try:
+            if made.failed:
+                complog.keep_logs(self._places, self._directory.compile_log)
+            if not made.kernels:
+                Staging.discard(self._spec)
+            self._directory.remove_scratch()
+        except (OSError, NpgxError) as error:
+            print(f"cannot clean up {self._directory.root}: {error}", flush=True)  # noqa: T201 -- into worker.log
+
+
+def _blamed(item: JobItem, complaint: Complaint) -> KeyFailed:
+    return KeyFailed(item.key, KeyOutcome.FAILED, complaint.reason, complaint.transient)
