@@ -1,0 +1,234 @@
+"""The client as a rank uses it: ask for static kernels, and get an outcome whatever the daemon does."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import zmq
+
+from npgxd.client import refusals
+from npgxd.client.connection import DaemonSilent
+from npgxd.client.dump import usable
+from npgxd.client.fetch import fetch
+from npgxd.client.journey import Ask, Journey, JourneyEnded
+from npgxd.client.notice import warn_once
+from npgxd.client.outcome import Outcome, Progress
+from npgxd.client.rank import printable
+from npgxd.client.session import Patience, Session
+from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
+from npgxd.wire import limits
+from npgxd.wire.codec import Record, unpack_records
+from npgxd.wire.messages import (
+    CompileOptions,
+    CoreCounts,
+    Gathered,
+    GatheredPart,
+    Rejected,
+    Report,
+    RoundProgress,
+    ToolchainIdentity,
+    Welcome,
+)
+from npgxd.wire.states import ClientState, Reason
+
+log = logging.getLogger("npgxd")
+
+OnProgress = Callable[[Progress], None]
+_FAULTS = (NpgxError, OSError, zmq.ZMQError)
+"""What can go wrong between this process and the daemon; none of it is the caller's business."""
+
+
+class Client:
+    """This process's way to the daemon. Every method returns; none raises for anything that the daemon does or does not do."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None, *, patience: Patience | None = None) -> None:
+        """``environ`` is where NPGXD_*, ASCEND_* and the rank variables are read, at each use (default: the process's)."""
+        self._environ = os.environ if environ is None else environ
+        self._soc = self._environ.get("NPGXD_SOC", "")
+        self._cores: CoreCounts | None = None
+        self._identity: ToolchainIdentity | None = None
+        self._reported: tuple[object, ...] = ()
+        self._session = Session(self._environ, patience=patience or Patience(), identify=self._identify)
+
+    # ---- static kernels ----------------------------------------------------------------------------------------------
+
+    def static_kernels(
+        self,
+        records: Sequence[Record],
+        *,
+        graph: str,
+        options: CompileOptions | None = None,
+        recompile: bool = False,
+        deadline_s: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Outcome:
+        """Have the kernels of ``records`` (file name, JSON bytes) compiled where they are missing, and lease a view of them.
+
+        Waits while the daemon tells of progress, up to ``deadline_s``; a silent daemon is given up after 5 s, one that is
+        restarting after 10 s.  ``on_progress`` is called at least every second.  ``recompile`` compiles again what is there.
+        """
+        kept, rejected = usable(records)
+        ask = Ask(kept, printable(graph, limits.MAX_NAME), options or CompileOptions(), recompile, deadline_s)
+        journey = Journey(self._session, ask, check=refusals.check, on_progress=_guarded(on_progress))
+        outcome = self._travel(journey)
+        toolchain = journey.welcome.toolchain if journey.welcome else None
+        told = journey.latest
+        outcome = replace(
+            outcome,
+            round=told.round if told else "",
+            records=len(records),
+            unique=told.unique if told else 0,
+            rejected=told.rejected if told else (),
+            simulated=bool(toolchain and toolchain.simulated),
+            toolchain=toolchain,
+        )
+        outcome = _with_rejected(outcome, rejected)
+        if outcome.reason is Reason.DAEMON_UNAVAILABLE:
+            warn_once("unavailable", f"{outcome.detail}; this process runs with dynamic kernels. {outcome.hint}")
+        if outcome.round:
+            self.report(outcome.state, outcome.reason, detail=outcome.detail, graph=ask.graph)
+        return outcome
+
+    def _travel(self, journey: Journey) -> Outcome:
+        """The journey's end in the words of states; every error has one."""
+        try:
+            settled = journey.settle()
+            fetched, settled = fetch(self._session, self._environ, journey, settled)
+            self._session.settled()
+            return refusals.settled_outcome(settled, fetched)
+        except refusals.Declined as declined:
+            return declined.outcome
+        except JourneyEnded as ended:
+            return Outcome(ClientState.DEGRADED, ended.reason, ended.message, ended.hint)
+        except RequestRefused as refused:
+            return refusals.refused_outcome(refused)
+        except (DaemonUnavailable, ProtocolError) as error:
+            self._give_up(error)
+            return Outcome(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE, error.message, error.hint)
+        except Exception as error:  # no fault of ours may stop a training run either; it is logged whole, and a state tells of it
+            log.exception("npgxd: the client failed")
+            self._give_up(error)
+            return Outcome(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE, f"the client failed: {error}", "see the log")
+
+    def gathered(self, round_id: str) -> list[Record]:
+        """The unique records of all ranks that were compiled together with this round; empty if they cannot be had."""
+        records: list[Record] = []
+        try:
+            start: int | None = 0
+            while start is not None:
+                reply = self._session.request(Gathered(round=round_id, start=start))
+                if not isinstance(reply.message, GatheredPart):
+                    raise ProtocolError(f"the daemon answers gathered with {reply.message.op!r}")
+                piece = unpack_records(reply.frames)
+                records.extend(piece)
+                start = reply.message.next if piece else None
+        except _FAULTS as error:
+            self._note("gathered", error)
+            return []
+        return records
+
+    # ---- states ------------------------------------------------------------------------------------------------------
+
+    def report(self, state: ClientState, reason: Reason | str = "", *, detail: str = "", graph: str = "") -> None:
+        """Tell the daemon, and so whoever looks at the node, what this process's state is. Best effort; the same is told once."""
+        report = Report(
+            state=state,
+            reason=str(reason),
+            detail=printable(detail, limits.MAX_TEXT),
+            graph=printable(graph, limits.MAX_NAME),
+        )
+        try:
+            welcome = self._session.welcome()
+            if self._reported == (welcome.session, report):
+                return
+            self._session.request(report)
+            self._reported = (welcome.session, report)
+        except _FAULTS as error:
+            self._note("report", error)
+
+    def recording(self, graph: str) -> None:
+        """Tell the daemon that a graph's first run is under way, so that it waits for this rank's records before it compiles."""
+        self.report(ClientState.RECORDING, graph=graph)
+
+    # ---- the daemon --------------------------------------------------------------------------------------------------
+
+    def identify(self, *, soc: str = "", cores: CoreCounts | None = None) -> None:
+        """Say which SoC this process runs on and how many cores it may use, as the runtime tells; before the first request."""
+        if (soc or self._soc, cores or self._cores) != (self._soc, self._cores):
+            self._soc, self._cores, self._identity = soc or self._soc, cores or self._cores, None
+            self._session.close()  # the next hello says so
+
+    def welcome(self) -> Welcome | None:
+        """The daemon's welcome (its toolchain, its store); connects if needed. None: no daemon, or not for us."""
+        try:
+            return self._session.welcome()
+        except _FAULTS as error:
+            self._note("hello", error)
+            return None
+
+    def close(self) -> None:
+        """Close the connection, at once. Leases stay, for they are the process's; the next request connects again."""
+        with suppress(zmq.ZMQError):
+            self._session.close()
+
+    def _identify(self) -> ToolchainIdentity:
+        if self._identity is None:
+            from npgxd.wire.identity import identity  # noqa: PLC0415 -- only a process that talks to a daemon needs it
+
+            try:
+                self._identity = identity(self._environ, soc=self._soc, cores=self._cores)
+            except (OSError, NpgxError, ValueError) as error:  # an unreadable CANN is not compared; its user will hear elsewhere
+                log.debug("npgxd: this process's CANN cannot be read: %s", error)
+                self._identity = ToolchainIdentity(soc=self._soc, cores=self._cores)
+        return self._identity
+
+    def _give_up(self, error: Exception) -> None:
+        self._session.give_up()
+        self._note("static kernels", error)
+
+    def _note(self, what: str, error: Exception) -> None:
+        if isinstance(error, DaemonSilent):
+            self._session.rest()
+        log.debug("npgxd: %s: %s", what, error)
+
+
+_clients: dict[int, Client] = {}
+
+
+def current() -> Client:
+    """This process's client; a forked child gets its own. Never raises and connects to nothing."""
+    pid = os.getpid()
+    client = _clients.get(pid)
+    return client if client is not None else _clients.setdefault(pid, Client())
+
+
+def _guarded(on_progress: OnProgress | None) -> Callable[[RoundProgress], None]:
+    """``on_progress`` as a function that cannot fail a round: a fault in it is logged, and it is not called again."""
+    failed = on_progress is None
+
+    def tell(told: RoundProgress) -> None:
+        nonlocal failed
+        if failed or on_progress is None:
+            return
+        try:
+            on_progress(Progress.of(told))
+        except Exception:  # a progress bar must not stop a training run
+            failed = True
+            log.exception("npgxd: on_progress failed and is not called again for this round")
+
+    return tell
+
+
+def _with_rejected(outcome: Outcome, rejected: Sequence[Rejected]) -> Outcome:
+    """Records that were not even sent count as the daemon's rejected ones do."""
+    if not rejected:
+        return outcome
+    outcome = replace(outcome, rejected=(*rejected, *outcome.rejected))
+    if outcome.state is ClientState.INSTALLED or outcome.reason is Reason.NOTHING_TO_COMPILE:
+        detail = f"{len(outcome.rejected)} of {outcome.records} records cannot be used: {rejected[0].name}: {rejected[0].reason}"
+        return replace(outcome, state=ClientState.DEGRADED, reason=Reason.BAD_RECORDS, detail=detail)
+    return outcome

@@ -1,0 +1,80 @@
+"""What a rank learns about a round: how far it is, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from npgxd.wire.messages import Failure, Rejected, RoundProgress, ToolchainInfo
+from npgxd.wire.states import ClientState, Reason, RoundState
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a round is: ``done`` of ``total`` keys are settled. Times in seconds; ``eta_s`` None: nothing is known."""
+
+    round: str
+    state: RoundState
+    records: int
+    unique: int
+    done: int
+    total: int
+    group: str = ""
+    current: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    eta_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.state is not RoundState.COMPILING:
+            return str(self.state)
+        now = f" {', '.join(self.current[:3])}" if self.current else ""
+        left = f", about {self.eta_s:.0f} s left" if self.eta_s is not None else ""
+        return f"{self.state}({self.done}/{self.total}){now}{left}"
+
+    @classmethod
+    def of(cls, told: RoundProgress) -> Progress:
+        """The part of the daemon's message that a caller needs."""
+        return cls(
+            round=told.round,
+            state=told.state,
+            records=told.records,
+            unique=told.unique,
+            done=told.done,
+            total=told.total,
+            group=told.group,
+            current=told.current,
+            elapsed_s=told.elapsed_s,
+            eta_s=told.eta_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request for static kernels ended; every way that it can end is one of these, never an exception.
+
+    ``view`` is the leased op-library root to reselect (absolute; None: nothing new to load), ``round`` the id under which the
+    daemon took it (empty: it never did).  ``packages`` are the run packages that served it, with their vendor names.
+    """
+
+    state: ClientState
+    reason: Reason
+    detail: str = ""
+    hint: str = ""
+    round: str = ""
+    records: int = 0
+    unique: int = 0
+    hits: int = 0
+    compiled: int = 0
+    rejected: tuple[Rejected, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    shadowed: tuple[Failure, ...] = ()
+    view: Path | None = None
+    packages: tuple[tuple[str, Path], ...] = ()
+    gathered: int = 0
+    simulated: bool = False
+    toolchain: ToolchainInfo | None = None
+
+    @property
+    def installed(self) -> bool:
+        """Every key asked for is in this process's views."""
+        return self.state is ClientState.INSTALLED

@@ -1,0 +1,105 @@
+"""What a daemon's answer means for this process's state: pure decisions, no I/O."""
+
+from __future__ import annotations
+
+from npgxd.client.fetch import Fetched
+from npgxd.client.outcome import Outcome
+from npgxd.errors import NpgxError, RequestRefused
+from npgxd.wire.messages import Failure, RoundProgress, RoundResult, Welcome
+from npgxd.wire.states import ClientState, Reason
+
+_BY_REFUSAL = {
+    "NO_TOOLCHAIN": (ClientState.DEGRADED, Reason.NO_TOOLCHAIN),
+    "CANN_VERSION": (ClientState.DEGRADED, Reason.CANN_VERSION),
+    "UNSUPPORTED_SOC": (ClientState.DISABLED, Reason.UNSUPPORTED_SOC),
+    "TOOLCHAIN_MISMATCH": (ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH),
+    "DRAINING": (ClientState.DEGRADED, Reason.DAEMON_DRAINING),
+}
+_STATUS = "npgxctl status shows the daemon's toolchain"
+
+
+class Declined(NpgxError):
+    """The daemon cannot serve this process, which is known from its welcome already; ``outcome`` says why."""
+
+    code = "DECLINED"
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.detail, hint=outcome.hint)
+        self.outcome = outcome
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Declined, (self.outcome,))
+
+
+def check(welcome: Welcome) -> None:
+    """Declined if this daemon compiles for another CANN than this process has, or for none."""
+    if welcome.toolchain is None:
+        detail = welcome.toolchain_problem or "the daemon has no CANN toolchain"
+        raise Declined(
+            Outcome(
+                ClientState.DEGRADED,
+                Reason.NO_TOOLCHAIN,
+                detail,
+                "set [toolchain] in npgxd.toml, or source CANN's set_env.sh before the daemon starts",
+            )
+        )
+    if welcome.differences:
+        told = "; ".join(f"{each.what}: rank {each.rank}, daemon {each.daemon}" for each in welcome.differences[:5])
+        more = f" (and {len(welcome.differences) - 5} more)" if len(welcome.differences) > 5 else ""  # noqa: PLR2004 -- as above
+        raise Declined(Outcome(ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH, told + more, _STATUS))
+
+
+def refused_outcome(refused: RequestRefused) -> Outcome:
+    """The state that a refusal leads to."""
+    state, reason = _BY_REFUSAL.get(refused.refusal, (ClientState.DEGRADED, Reason.REFUSED))
+    detail = refused.message if refused.refusal in _BY_REFUSAL else f"{refused.refusal}: {refused.message}"
+    return Outcome(state, reason, detail, refused.hint)
+
+
+def settled_outcome(settled: RoundProgress, fetched: Fetched) -> Outcome:
+    """The state of a settled round: the daemon's word, unless its view could not be had."""
+    result = settled.result
+    if result is None:
+        raise ValueError("the round is not settled")
+    state, reason = result.state, result.reason
+    detail, hint = _told(settled, result)
+    if result.view is not None and fetched.view is None:
+        state, reason = ClientState.DEGRADED, fetched.reason
+        detail, hint = fetched.problem, fetched.hint
+    return Outcome(
+        state=state,
+        reason=reason,
+        detail=detail,
+        hint=hint,
+        hits=result.hits,
+        compiled=result.compiled,
+        failures=result.failures,
+        shadowed=result.shadowed,
+        view=fetched.view,
+        packages=fetched.packages,
+        gathered=result.gathered,
+    )
+
+
+def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
+    match result.reason:
+        case Reason.COMPILE_FAILED:
+            return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels could not be compiled: " + _first(
+                result.failures
+            ), "npgxctl status lists failures; these operators run with dynamic kernels"
+        case Reason.RESTART_NEEDED | Reason.SHADOWED:
+            return f"{len(result.shadowed)} of {settled.unique} kernels cannot take effect in this process: " + _first(
+                result.shadowed
+            ), "restart the process to load them" if result.reason is Reason.RESTART_NEEDED else "another kernel has their place"
+        case Reason.BAD_RECORDS:
+            first = f": {settled.rejected[0].name}: {settled.rejected[0].reason}" if settled.rejected else ""
+            return (
+                f"{len(settled.rejected)} of {settled.records} records cannot be used{first}",
+                "these operators are not covered",
+            )
+        case _:
+            return "", ""
+
+
+def _first(failures: tuple[Failure, ...]) -> str:
+    return f"{failures[0].op_type}: {failures[0].reason or failures[0].outcome}" if failures else "see npgxctl status"

@@ -1,0 +1,200 @@
+"""This process's standing with whatever daemon runs on the node: connected on demand, rebuilt after a fork and after a restart.
+
+Promise: nothing here blocks for longer than ``Patience`` says, and nothing of a parent process is ever used by its child.
+Threads take turns in the order in which they ask, so that one that follows a round for minutes does not keep the others out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import zmq
+
+from npgxd import __version__
+from npgxd.client.connection import Connection, ConnectionLost, Context, DaemonSilent, Reply
+from npgxd.client.rank import program, rank_info
+from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
+from npgxd.wire import limits
+from npgxd.wire.endpoint import find_socket
+from npgxd.wire.messages import Hello, Message, RoundProgress, ToolchainIdentity, Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the client waits, in seconds (docs/protocol.md, "Waiting")."""
+
+    handshake_s: float = 1.5
+    silence_s: float = limits.SILENCE_S
+    reconnect_s: float = limits.RECONNECT_S
+    remind_s: float = 2.5 * limits.PROGRESS_INTERVAL_S
+    """Without an event for this long the daemon is asked again: one event may have been dropped."""
+    rest_s: float = 30.0
+    """After silence the daemon is not asked again for this long."""
+    losses: int = 8
+    """Daemons that may be lost during one round before it is given up."""
+
+
+_contexts: dict[int, Context] = {}
+_inherited: list[object] = []
+"""What a forked child got from its parent: kept, because closing it would reach into the parent's sockets."""
+
+
+def context_of_process() -> Context:
+    """The zmq context of this process, made anew after a fork. It is never terminated: that could block an exit."""
+    return _contexts.setdefault(os.getpid(), zmq.Context())
+
+
+class _Turns:
+    """A lock that is given in the order of asking (two locks: whoever asks waits at the door, one at a time)."""
+
+    def __init__(self) -> None:
+        self._door = threading.Lock()
+        self._inside = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._door:
+            self._inside.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._inside.release()
+
+
+class Session:
+    """A connection to the daemon with its welcome; every method may be called from any thread and after a fork."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        patience: Patience,
+        identify: Callable[[], ToolchainIdentity],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._environ = environ
+        self._identify = identify
+        self._clock = clock
+        self.patience = patience
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._turns = _Turns()
+        self._connection: Connection | None = None
+        self._welcome: Welcome | None = None
+        self.generation = 0
+        """Grows with every new connection: what was followed on an earlier one must be followed again."""
+        self.trusted = False
+        """A daemon answered here and was not given up since, so a missing one is taken for restarting and waited for."""
+        self._given_up = False
+        self._rests_until = 0.0
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            _inherited.append((self._connection, self._turns))
+            self._begin()
+        with self._turns:
+            yield
+
+    def welcome(self) -> Welcome:
+        """The current daemon's welcome; connects if needed. Raises as ``request`` does."""
+        with self._turn():
+            return self._connected()[1]
+
+    def last_welcome(self) -> Welcome | None:
+        """What the current connection's daemon said; None without a connection. Never connects."""
+        return self._welcome if self._pid == os.getpid() and self._connection is not None else None
+
+    def request(self, message: Message, frames: Sequence[bytes] = (), *, timeout_s: float | None = None) -> Reply:
+        """One request of the daemon.
+
+        Raises:
+            RequestRefused: it refused.
+            DaemonUnavailable: it is not there (ConnectionLost: it was; DaemonSilent: it says nothing).
+            ProtocolError: it answers what is not of this protocol.
+        """
+        with self._turn():
+            connection = self._connected()[0]
+            with self._dropping():
+                return connection.request(message, frames, timeout_s=self.patience.silence_s if timeout_s is None else timeout_s)
+
+    def event(self, round_id: str, generation: int, *, timeout_s: float) -> RoundProgress | None:
+        """The next event of a round that is followed on this generation's connection; None if there is none in time."""
+        with self._turn():
+            if generation != self.generation or self._connection is None:
+                raise ConnectionLost("the connection was made anew", hint="follow the round again")
+            with self._dropping():
+                return self._connection.event(round_id, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Close the connection, at once."""
+        with self._turn():
+            self._drop()
+
+    def give_up(self) -> None:
+        """From now on a daemon that fails us is not waited for, until one has settled a round.
+
+        A process with many graphs would else wait for each of them.
+        """
+        self._given_up, self.trusted = True, False
+
+    def settled(self) -> None:
+        """A daemon served a round to its end."""
+        self._given_up, self.trusted = False, True
+
+    def rest(self) -> None:
+        """The daemon was silent: do not ask again for a while."""
+        self._rests_until = self._clock() + self.patience.rest_s
+
+    # ---- in turn only ------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> tuple[Connection, Welcome]:
+        if self._connection is not None and self._welcome is not None:
+            return self._connection, self._welcome
+        if self._clock() < self._rests_until:
+            raise DaemonSilent("the daemon was silent a moment ago", hint="see its log and npgxctl status")
+        hello = Hello(
+            versions=(limits.PROTOCOL_VERSION,),
+            client=f"npgxd {__version__}",
+            pid=os.getpid(),
+            program=program(),
+            rank=rank_info(self._environ),
+            toolchain=self._identify(),
+        )
+        path = find_socket(self._environ)
+        self._connection = Connection(context_of_process(), path, handshake_s=self.patience.handshake_s, clock=self._clock)
+        self.generation += 1
+        with self._dropping():
+            try:
+                reply = self._connection.request(hello, timeout_s=self.patience.silence_s)
+            except RequestRefused:
+                self._drop()
+                raise
+            if not isinstance(reply.message, Welcome):
+                raise ProtocolError(f"the daemon answers hello with {reply.message.op!r}")
+        self._welcome, self.trusted = reply.message, not self._given_up
+        return self._connection, self._welcome
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._welcome = None
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """A connection whose daemon has gone, is silent, does not know us or talks nonsense is of no more use."""
+        try:
+            yield
+        except (DaemonUnavailable, ProtocolError):
+            self._drop()
+            raise
+        except RequestRefused as refused:
+            if refused.refusal == "NEED_HELLO":
+                self._drop()
+                raise ConnectionLost("the daemon was restarted", hint="say hello again") from refused
+            raise
