@@ -12,6 +12,7 @@ import difflib
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from npgxd.errors import ConfigError
@@ -80,7 +81,7 @@ def _callable(name: str, value: object) -> FxPass | None:
 
 
 def _directory(name: str, value: object) -> str:
-    if not isinstance(value, (str, os.PathLike)) or not os.access(value, os.R_OK | os.W_OK | os.X_OK) or not os.path.isdir(value):
+    if not isinstance(value, (str, os.PathLike)) or not Path(value).is_dir() or not os.access(value, os.R_OK | os.W_OK | os.X_OK):
         raise _refused(name, value, "an existing directory that this process may read and write")
     return os.fspath(value)
 
@@ -111,24 +112,25 @@ WHY_UNMET: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One option: how its value is checked, its default, what a device needs for it, and the value that asks for nothing."""
+    """One option: how it is checked, its default, what it needs of a device or another option, and the value asking nothing."""
 
     check: Check
     default: object
     needs: str = ""
     off: object = False
+    only_with: str = ""
     about: str = "True or False"
 
 
 SPECS: Final[Mapping[str, Spec]] = {
     "static_kernel_compile": Spec(_flag, default=False),
-    "disable_static_kernel_compile_cache": Spec(_flag, default=False),
+    "disable_static_kernel_compile_cache": Spec(_flag, default=False, only_with="static_kernel_compile"),
     "force_eager": Spec(_flag, default=False),
     "force_recapture": Spec(_flag, default=False, needs=CAPTURE),
     "frozen_parameter": Spec(_flag, default=False, needs=CAPTURE),
     "clone_input": Spec(_flag, default=True, needs=CAPTURE, off=None),
     "clone_output": Spec(_flag, default=False, needs=CAPTURE),
-    "capture_limit": Spec(_integer(1, _INT64_MAX), default=64, about=f"an integer from 1 to {_INT64_MAX}"),
+    "capture_limit": Spec(_integer(1, _INT64_MAX), default=64, needs=CAPTURE, off=64, about=f"an integer from 1 to {_INT64_MAX}"),
     "use_graph_pool": Spec(_pool, default=None, needs=CAPTURE, off=None, about="None or a graph pool handle"),
     "reuse_graph_pool_in_same_fx": Spec(_flag, default=True, needs=CAPTURE, off=None),
     "capture_error_mode": Spec(
@@ -147,14 +149,20 @@ SPECS: Final[Mapping[str, Spec]] = {
     "post_grad_custom_pre_pass": Spec(_callable, default=None, about="None or a callable"),
     "post_grad_custom_post_pass": Spec(_callable, default=None, about="None or a callable"),
     "super_kernel_optimize": Spec(_flag, default=False, needs=SUPER_KERNEL),
-    "super_kernel_optimize_options": Spec(_settings, default=None, about="None or a dict"),
-    "super_kernel_debug_options": Spec(_settings, default=None, about="None or a dict"),
+    "super_kernel_optimize_options": Spec(
+        _settings, default=None, off=None, only_with="super_kernel_optimize", about="None or a dict"
+    ),
+    "super_kernel_debug_options": Spec(
+        _settings, default=None, off=None, only_with="super_kernel_optimize", about="None or a dict"
+    ),
     "dump_tensor_data": Spec(_flag, default=False),
-    "data_dump_stage": Spec(_word("original", "optimized"), default="optimized", about="'original' or 'optimized'"),
-    "data_dump_dir": Spec(_directory, default="./", about="an existing directory"),
+    "data_dump_stage": Spec(
+        _word("original", "optimized"), default="optimized", only_with="dump_tensor_data", about="'original' or 'optimized'"
+    ),
+    "data_dump_dir": Spec(_directory, default="./", only_with="dump_tensor_data", about="an existing directory"),
     "mode": Spec(_word("npugraph_ex"), default="npugraph_ex", about="'npugraph_ex'"),
-    "_vllm_aclnn_static_kernel_sym_index": Spec(_integer(0, _INT64_MAX), default=0, about="an integer from 0"),
-    "_vllm_aclnn_static_kernel_sym_range": Spec(_integers, default=None, about="None or a list of integers"),
+    "_vllm_aclnn_static_kernel_sym_index": Spec(_integer(0, _INT64_MAX), default=0, off=0, only_with="static_kernel_compile"),
+    "_vllm_aclnn_static_kernel_sym_range": Spec(_integers, default=None, off=None, only_with="static_kernel_compile"),
 }
 
 
@@ -219,15 +227,22 @@ def read_options(given: Mapping[str, object] | None) -> Options:
 
 
 def unmet(options: Options, device: str, capabilities: Collection[str]) -> list[str]:
-    """One sentence for each option that the user gave and that does nothing on ``device``."""
-    sentences = []
-    for name in sorted(options.given):
-        spec, value = SPECS[name], getattr(options, name)
-        if spec.needs and spec.needs not in capabilities and (spec.off is None or value != spec.off):
-            sentences.append(f"option {name}={value!r} has no effect on {device}: {WHY_UNMET[spec.needs]}")
-    if options.disable_static_kernel_compile_cache and not options.static_kernel_compile:
-        sentences.append("option disable_static_kernel_compile_cache=True has no effect: static_kernel_compile is not on")
-    return sentences
+    """One sentence for each option that the user gave and that does nothing on ``device``, or not without another option."""
+    told = ((name, _why_unmet(name, options, capabilities)) for name in sorted(options.given))
+    return [f"option {name}={getattr(options, name)!r} has no effect on {device}: {why}" for name, why in told if why]
+
+
+def _why_unmet(name: str, options: Options, capabilities: Collection[str]) -> str:
+    spec, value = SPECS[name], getattr(options, name)
+    if value is None or (spec.off is not None and value == spec.off):
+        return ""
+    if spec.only_with and not getattr(options, spec.only_with):
+        return f"{spec.only_with} is not on"
+    if name == "capture_limit" and options.static_kernel_compile:
+        return ""  # it also bounds the shapes of one graph that get static kernels
+    if spec.needs and spec.needs not in capabilities:
+        return WHY_UNMET[spec.needs]
+    return ""
 
 
 def _check_together(options: Options) -> None:

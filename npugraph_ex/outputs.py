@@ -1,7 +1,7 @@
 """The documented ``static_kernel_compile_outputs`` tree, for whoever looks for it there.
 
-Promise: the tree has the documented names; only local rank 0's holds run packages and gathered records; and no failure to write any
-of it reaches the model: it is said once, and the round goes on.  Nothing is ever read back from here to decide anything.
+Promise: the tree has the documented names; only local rank 0's holds run packages and gathered records; and no failure to write
+any of it reaches the model: it is said once, and the round goes on.  Nothing is ever read back from here to decide anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``static_kernel_cache/CANN-<version>_<device>.json``: which run packages served which set of records.
 
-The documented file, kept for people and tools that look there.  The daemon decides by kernels, not by this map, so a lost or stale
-entry costs nothing.  Written whole by rename, under the documented lock file.
+The documented file, kept for people and tools that look there.  The daemon decides by kernels, not by this map, so a lost or
+stale entry costs nothing.  Written whole by rename, under the documented lock file.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def add(report: GraphReport) -> None:
 
 
 def next_number() -> int:
-    """The number of the next graph of this process; graphs that are compiled in the same order get the same number in every rank."""
+    """The number of the next graph of this process: ranks that compile the same graphs in the same order agree on it."""
     return next(_numbers)
 
 

@@ -1,7 +1,7 @@
 """The static-kernel journey of one graph: record its first run, submit, wait, reselect, go on.
 
-Promise: for each concrete shape exactly one run is recorded, and it is the user's call; whatever the daemon does or does not do, the
-caller gets that run's outputs and no exception of ours; and every way that this can end is told, as one report and one line.
+Promise: for each concrete shape exactly one run is recorded, and it is the user's call; whatever the daemon does or does not do,
+the caller gets that run's outputs and no exception of ours; and every way that this can end is told, as one report and one line.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -37,6 +37,8 @@ logger = logging.getLogger("npugraph_ex")
 _SUPPORTED_SOC = re.compile(r"Ascend910(B[1-4]|_93)")
 """Atlas A2 and A3: where npugraph_ex has static kernels (docs/cann.md, "SoC families")."""
 
+_TELL_EVERY_S: Final = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
@@ -44,7 +46,7 @@ class _Settled:
 
     label: str
     outcome: Outcome
-    recorded: Recorded = Recorded()
+    recorded: Recorded = field(default_factory=Recorded)
     tree: Tree | None = None
 
 
@@ -58,13 +60,13 @@ class StaticKernels:
         options: Options,
         *,
         build_dir: Path | None = None,
-        connect: Callable[[], Client] = current,
+        connect: Callable[[], Client] | None = None,
     ) -> None:
         self._name = name
         self._engine = engine
         self._options = options
-        self._build_dir = build_dir
-        self._connect = connect
+        self._build_dir = None if options.force_eager else build_dir  # as documented
+        self._connect = connect or current
         self._claimed: set[Hashable] = set()
         self._lock = threading.Lock()
 
@@ -84,7 +86,11 @@ class StaticKernels:
         Raises only what ``run`` raises; the shape is then recorded at its next call.
         """
         label = self._name + (f"[{','.join(map(str, sizes))}]" if sizes else "")
-        client, surroundings, refusal = self._prepare(label)
+        client = self._connect()
+        try:
+            surroundings, refusal = self._prepare(client, label)
+        except Exception as error:  # noqa: BLE001 -- the user's call must run whatever our side does
+            surroundings, refusal = Surroundings(), _failed(label, error)
         if refusal is not None:
             outputs = run(())
             self._finish(client, _Settled(label, refusal))
@@ -109,8 +115,8 @@ class StaticKernels:
 
     # ---- before the run ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, label: str) -> tuple[Client, Surroundings, Outcome | None]:
-        client = self._connect()
+    def _prepare(self, client: Client, label: str) -> tuple[Surroundings, Outcome | None]:
+        """What records say of this process, and why there will be none, if so."""
         welcome = client.welcome()
         toolchain = welcome.toolchain if welcome else None
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -122,9 +128,9 @@ class StaticKernels:
         soc = self._engine.soc() or _soc_of(welcome)
         if soc and not _SUPPORTED_SOC.match(soc):
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
-            return client, surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
+            return surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
         client.recording(label)
-        return client, surroundings, None
+        return surroundings, None
 
     def _open_tree(self) -> Tree | None:
         try:
@@ -158,9 +164,8 @@ class StaticKernels:
         """The round, from records to reselect. The user's outputs exist already: nothing may raise here."""
         try:
             outcome = self._round(client, label, recorded, tree)
-        except Exception as error:
-            logger.exception("npugraph_ex: graph %s: static kernels", label)
-            outcome = _outcome(ClientState.DEGRADED, Reason.RECORDING_FAILED, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 -- the user's outputs exist already
+            outcome = _failed(label, error)
         self._finish(client, _Settled(label, outcome, recorded, tree))
 
     def _round(self, client: Client, label: str, recorded: Recorded, tree: Tree | None) -> Outcome:
@@ -179,7 +184,7 @@ class StaticKernels:
             graph=label,
             options=_compile_options(self._options),
             recompile=self._options.disable_static_kernel_compile_cache,
-            on_progress=lambda progress: _tell_progress(label, progress),
+            on_progress=_ProgressTeller(label),
         )
         if tree is not None and ranks.local_rank() == 0:
             self._keep(client, outcome, tree, selected)
@@ -227,7 +232,10 @@ class StaticKernels:
             )
         )
         if not outcome.round or outcome.reason is Reason.RESELECT_FAILED:
-            client.report(outcome.state, outcome.reason, detail=outcome.detail, graph=settled.label)
+            try:
+                client.report(outcome.state, outcome.reason, detail=outcome.detail, graph=settled.label)
+            except Exception as error:  # noqa: BLE001 -- the user's outputs exist already
+                _failed(settled.label, error)
         _tell(settled.label, outcome, len(settled.recorded.undescribed))
 
 
@@ -248,9 +256,21 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _tell_progress(label: str, progress: Progress) -> None:
-    if ranks.local_rank() == 0:
-        logger.debug("npugraph_ex: graph %s: static kernels %s", label, progress)
+class _ProgressTeller:
+    """Says how far a round is: when that changes in kind, and every ten seconds of a long wait; from local rank 0."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._state: object = None
+        self._next_s = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Called by the client for every sign of life."""
+        level = logging.DEBUG
+        if ranks.local_rank() == 0 and (progress.state is not self._state or progress.elapsed_s >= self._next_s):
+            self._state, self._next_s = progress.state, progress.elapsed_s + _TELL_EVERY_S
+            level = logging.INFO
+        logger.log(level, "npugraph_ex: graph %s: static kernels %s", self._label, progress)
 
 
 def _tell(label: str, outcome: Outcome, undescribed: int) -> None:
@@ -269,26 +289,16 @@ def _without_round(reason: Reason, held: DumpSwitchHeld) -> Outcome:
     return _outcome(ClientState.DEGRADED, reason, held.message, held.hint)
 
 
+def _failed(label: str, error: Exception) -> Outcome:
+    """Something of ours broke; the model does not."""
+    logger.debug("npugraph_ex: graph %s", label, exc_info=error)
+    detail = f"{type(error).__name__}: {error}"
+    return _outcome(ClientState.DEGRADED, Reason.RECORDING_FAILED, detail, "Log npugraph_ex at debug level to see where")
+
+
 def _outcome(
     state: ClientState, reason: Reason, detail: str, hint: str = "", *, toolchain: ToolchainInfo | None = None
 ) -> Outcome:
     """An outcome that no round led to."""
-    return Outcome(
-        state=state,
-        reason=reason,
-        detail=detail,
-        hint=hint,
-        round="",
-        records=0,
-        unique=0,
-        hits=0,
-        compiled=0,
-        rejected=(),
-        failures=(),
-        shadowed=(),
-        view=None,
-        packages=(),
-        gathered=0,
-        simulated=bool(toolchain and toolchain.simulated),
-        toolchain=toolchain,
-    )
+    simulated = bool(toolchain and toolchain.simulated)
+    return Outcome(state, reason, detail=detail, hint=hint, simulated=simulated, toolchain=toolchain)

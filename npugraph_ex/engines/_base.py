@@ -28,7 +28,7 @@ class Runner(Protocol):
     """One graph, ready to run on its device."""
 
     def __call__(self, inputs: list[Any], observers: Sequence[Observer] = ()) -> object:
-        """The graph's outputs. ``inputs`` is emptied. With ``observers`` it runs node by node and is never captured or replayed."""
+        """The graph's outputs. ``inputs`` is emptied. With ``observers`` it runs node by node, never captured or replayed."""
         ...
 
 

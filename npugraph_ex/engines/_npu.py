@@ -49,7 +49,7 @@ class NpuEngine:
     def recorder(self, surroundings: Surroundings) -> Recorder:
         """CANN's dump, which knows its surroundings itself."""
         del surroundings
-        return NpuRecorder(NpuDump(_torch_npu()._C, SWITCH))
+        return NpuRecorder(NpuDump(_torch_npu()._C, SWITCH))  # noqa: SLF001 -- where torch_npu has the dump
 
     def reselect(self, view: Path) -> str:
         """Load ``view`` for this process, with no operator in flight (docs/cann.md, "How the runtime reads it")."""

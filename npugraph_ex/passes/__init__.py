@@ -1,7 +1,7 @@
 """Passes over the FX graph, on any device.
 
-Promise: a built-in pass never changes a result or what aliases what; the user's own passes run before and after the built-in ones,
-and an error of theirs is the user's to see.
+Promise: a built-in pass never changes a result or what aliases what; the user's own passes run before and after the built-in
+ones, and an error of theirs is the user's to see.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Taking operators out of a graph that change nothing.
 
-An operator goes only if its result has the very shape, strides, dtype and device of its input, known without asking about symbolic
-sizes, and only if no output of the graph comes to share memory with an input or another output because of it.
+An operator goes only if its result has the very shape, strides, dtype and device of its input, known without asking about
+symbolic sizes, and only if no output of the graph comes to share memory with an input or another output because of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from torch.fx import Graph, Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-aten = torch.ops.aten
-
 _VIEWS: Final = {"slice", "view", "_unsafe_view", "reshape", "expand", "permute", "transpose", "alias", "squeeze", "unsqueeze"}
 _INTEGRAL: Final = {"ceil", "floor", "round", "trunc"}
+_INTEGERS: Final = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
+
+def _always(_node: Node) -> bool:
+    return True
 
 
 def _ones(node: Node) -> bool:
@@ -35,7 +38,7 @@ def _list(value: Any) -> list[Any]:
 
 def _whole_slice(node: Node) -> bool:
     step = node.args[4] if len(node.args) > 4 else node.kwargs.get("step", 1)  # noqa: PLR2004 -- its place in the schema
-    return step == 1
+    return bool(step == 1)
 
 
 def _is_identity_order(node: Node) -> bool:
@@ -55,10 +58,10 @@ _COPY_CHECKS: Final[dict[str, Callable[[Node], bool]]] = {
     "repeat": _ones,
     "constant_pad_nd": _zeros,
     "cat": lambda node: len(_list(node.args[0])) == 1,
-    "pow": lambda node: isinstance(node.args[1], (int, float)) and node.args[1] == 1,
-    "convert_element_type": lambda _node: True,
-    "_to_copy": lambda _node: True,
-    "clone": lambda _node: True,
+    "pow": lambda node: node.args[1] in (1, 1.0),
+    "convert_element_type": _always,
+    "_to_copy": _always,
+    "clone": _always,
 }
 
 
@@ -69,10 +72,13 @@ def remove_noop_ops(graph: Graph) -> int:
     removed = 0
     for node in list(graph.nodes):
         source = _source(node)
-        if source is None or not _changes_nothing(node, source, copies_may_go=copies_may_go):
+        if source is None or not _same_value(node.meta.get("val"), source.meta.get("val")):
             continue
-        if node in outputs and (source.op == "placeholder" or source in outputs or _name(node) not in _VIEWS):
-            continue  # an output would become an input, or another output
+        if _is_noop_view(node):
+            if node in outputs and (source.op == "placeholder" or source in outputs):
+                continue  # an output would become an input, or another output
+        elif not (copies_may_go and _is_noop_copy(node, source) and not _reaches(node, outputs)):
+            continue  # the copy protects from a later change, or an output from sharing memory
         node.replace_all_uses_with(source)
         if node in outputs:
             outputs.add(source)
@@ -81,17 +87,37 @@ def remove_noop_ops(graph: Graph) -> int:
     return removed
 
 
-def _changes_nothing(node: Node, source: Node, *, copies_may_go: bool) -> bool:
-    if not _same_value(node.meta.get("val"), source.meta.get("val")):
-        return False
+def _is_noop_view(node: Node) -> bool:
     name = _name(node)
-    if name in _VIEWS:
-        return _VIEW_CHECKS.get(name, lambda _node: True)(node)
-    if not copies_may_go:
-        return False  # a copy protects from a later change of what it was made from
+    return name in _VIEWS and _VIEW_CHECKS.get(name, _always)(node)
+
+
+def _is_noop_copy(node: Node, source: Node) -> bool:
+    name = _name(node)
     if name in _INTEGRAL:
-        return len(node.args) == 1 and not node.kwargs and not source.meta["val"].dtype.is_floating_point
+        return len(node.args) == 1 and not node.kwargs and source.meta["val"].dtype in _INTEGERS
     return name in _COPY_CHECKS and _COPY_CHECKS[name](node)
+
+
+def _reaches(node: Node, outputs: set[Node]) -> bool:
+    """Whether an output is, or may be, a view of what ``node`` returns."""
+    waiting, seen = [node], {node}
+    while waiting:
+        one = waiting.pop()
+        if one in outputs:
+            return True
+        fresh = [user for user in one.users if user not in seen and _may_alias(user)]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return False
+
+
+def _may_alias(node: Node) -> bool:
+    """Whether ``node``'s result may share memory with its inputs."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return node.op == "call_function"
+    return _name(node) in _VIEWS or any(item.alias_info is not None for item in target._schema.returns)  # noqa: SLF001
 
 
 def _name(node: Node) -> str:
@@ -109,7 +135,9 @@ def _source(node: Node) -> Node | None:
 
 
 def _mutates(node: Node) -> bool:
-    return node.op == "call_function" and (not isinstance(node.target, OpOverload) or node.target._schema.is_mutable)  # noqa: SLF001
+    if node.op != "call_function" or getattr(node.target, "__module__", "") == "_operator":
+        return False
+    return not isinstance(node.target, OpOverload) or bool(node.target._schema.is_mutable)  # noqa: SLF001
 
 
 def _same_value(one: object, other: object) -> bool:

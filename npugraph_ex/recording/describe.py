@@ -37,6 +37,9 @@ _OPERANDS: Final = frozenset(
 )
 """Arguments that are operands, also where they are given as numbers."""
 
+_COMMUNICATION: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional"})
+"""Operators of torch.distributed: HCCL runs them, op_compiler has nothing to do with them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -72,36 +75,57 @@ def describe(call: Call) -> list[Told]:
 
 def _by_arguments(call: Call, op: Op) -> Told:
     """Tensors become inputs, the rest attributes, in the order of the schema."""
-    like = next((item.dtype for item in [*_tensors(call.arguments.values()), *call.results()] if item is not None), torch.float32)
-    inputs: list[Any] = []
-    attributes: list[Any] = []
-    op_type = op.op_type
+    telling = _Telling(call, op)
     for name, value in call.arguments.items():
-        if name in _DECIDES_NOTHING or name in op.drop:
-            continue
-        label = op.rename.get(name, "x" if name == "self" else name)
-        if isinstance(value, torch.Tensor):
-            inputs.append(tensors.tensor(value, label, len(inputs)))
-        elif _is_tensor_list(value):
-            attributes += _tensor_list(value, label, inputs, len(attributes))
-        elif value is None:
-            if "Tensor" in _type_of(call, name):
-                inputs.append(None)
-        elif name in op.const:
-            inputs.append(tensors.constant(_whole(name, value), label, len(inputs)))
-        elif name == "other" and op.scalar:
-            op_type = op.scalar
-            attributes.append(tensors.attribute("value", _scalar_value(call, value), len(attributes)))
-        elif name in _OPERANDS and isinstance(value, (bool, int, float, complex)):
-            inputs.append(tensors.number(like, label, len(inputs)))
-        elif name == "alpha" and op_type in {"Adds", "Muls"}:
-            continue  # it is in the number already
-        else:
-            attributes.append(tensors.attribute(label, value, len(attributes)))
+        if name not in _DECIDES_NOTHING and name not in op.drop:
+            telling.tell(name, value)
     results = call.results()
     names = ["y"] if len(results) == 1 else [f"y{position}" for position in range(len(results))]
     outputs = [None if item is None else tensors.tensor(item, names[i], i) for i, item in enumerate(results)]
-    return op_type, inputs, outputs, attributes
+    return telling.op_type, telling.inputs, outputs, telling.attributes
+
+
+class _Telling:
+    """The inputs and attributes of one operator, as they are found among a call's arguments."""
+
+    def __init__(self, call: Call, op: Op) -> None:
+        self._call = call
+        self._op = op
+        self.op_type = op.op_type
+        self.inputs: list[Any] = []
+        self.attributes: list[Any] = []
+
+    def tell(self, name: str, value: Any) -> None:
+        op, inputs = self._op, self.inputs
+        label = op.rename.get(name, "x" if name == "self" else name)
+        if isinstance(value, torch.Tensor):
+            inputs.append(tensors.tensor(value, label, len(inputs)))
+        elif value is None:
+            if "Tensor" in _type_of(self._call, name):
+                inputs.append(None)
+        elif _is_tensor_list(value):
+            self.attributes += _tensor_list(value, label, inputs, len(self.attributes))
+        elif name in op.const:
+            inputs.append(tensors.constant(_whole(name, value), label, len(inputs)))
+        else:
+            self._tell_number(name, label, value)
+
+    def _tell_number(self, name: str, label: str, value: object) -> None:
+        """A number is an operand (its value decides nothing), or part of an operator that takes it as an attribute."""
+        if name == "other" and self._op.scalar:
+            self.op_type = self._op.scalar
+            name, label, value = "value", "value", _scalar_value(self._call, value)
+        elif name in _OPERANDS and isinstance(value, (bool, int, float, complex)):
+            self.inputs.append(tensors.number(_operand_dtype(self._call), label, len(self.inputs)))
+            return
+        if name == "alpha" and self.op_type in {"Adds", "Muls"}:
+            return  # it is in the number already
+        self.attributes.append(tensors.attribute(label, value, len(self.attributes)))
+
+
+def _operand_dtype(call: Call) -> torch.dtype:
+    found = [*_tensors(call.arguments.values()), *_tensors(call.results())]
+    return found[0].dtype if found else torch.float32
 
 
 def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
@@ -130,7 +154,7 @@ def _whole(name: str, value: object) -> list[int]:
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if not all(isinstance(item, (int, float)) for item in items):
         raise tensors.Undescribable(f"argument {name!r} is not made of numbers")
-    return [int(item) for item in items]
+    return [int(item) for item in items if isinstance(item, (int, float))]
 
 
 def _scalar_value(call: Call, value: object) -> float:
@@ -169,6 +193,8 @@ class Describer:
             self._undescribed[str(target), f"{type(error).__name__}: {error}"] += 1
 
     def _describe(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        if target.namespace in _COMMUNICATION:
+            return
         if target.namespace not in {"aten", "prims"}:
             raise tensors.Undescribable(f"an operator of {target.namespace!r}, not of torch")
         call = read_call(target, args, kwargs, result)

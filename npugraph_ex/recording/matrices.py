@@ -71,7 +71,7 @@ def _addmm(call: Call) -> list[Told]:
     if plain and added.dim() == 1:
         return [_product(call, first, second, added)]
     product = _product(call, first, second)
-    total = ("Add", [tensors.tensor(added, "x1", 0), {**product[2][0], "name": "x2", "index": 1}], _outputs(call), [])
+    total: Told = ("Add", [tensors.tensor(added, "x1", 0), {**product[2][0], "name": "x2", "index": 1}], _outputs(call), [])
     return [product, total]
 
 
@@ -107,7 +107,7 @@ def _copy_of(call: Call, source: torch.Tensor) -> list[Told]:
         return [("Cast", [told], _outputs(call), [tensors.attribute("dst_type", code, 0)])]
     if source.is_contiguous() or source.stride() == result.stride():
         return [("TensorMove", [told], _outputs(call), [])]
-    order = sorted(range(source.dim()), key=lambda axis: -source.stride(axis))
+    order = sorted(range(source.dim()), key=source.stride, reverse=True)
     if source.permute(order).is_contiguous():
         stored = tensors.tensor(source.permute(order), "x", 0)
         back = [order.index(axis) for axis in range(source.dim())]
@@ -151,6 +151,7 @@ SPECIAL: Final[dict[str, Callable[[Call], list[Told]]]] = {
     "baddbmm": _addmm,
     "linear": _linear,
     "clone": _clone,
+    "lift_fresh_copy": _clone,
     "contiguous": _clone,
     "_to_copy": _clone,
     "to": _clone,

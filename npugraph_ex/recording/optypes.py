@@ -1,7 +1,7 @@
 """Which CANN operator each aten operator becomes on an NPU: the table of the portable recorder.
 
-A plain word means: inputs and outputs are the call's tensors, attributes its other arguments.  ``Op`` says more.  Names are those of
-CANN's operator library where it is public; what an aten operator without entry became is not guessed: it is reported by name.
+A plain word means: inputs and outputs are the call's tensors, attributes its other arguments.  ``Op`` says more.  Names are those
+of CANN's operator library where it is public; what an aten operator without entry became is not guessed: it is reported by name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _elementwise() -> dict[str, str | Op]:
         logical_not LogicalNot|bitwise_not Invert|hardswish HardSwish|hardsigmoid HardSigmoid|log_sigmoid_forward LogSigmoid
         lgamma Lgamma|digamma Digamma|sinc Sinc|positive TensorMove
     """
-    return dict(pair.split() for line in unary.split("\n") for pair in line.strip().split("|") if pair)  # type: ignore[arg-type]
+    pairs = (pair.split() for line in unary.split("\n") for pair in line.strip().split("|") if pair)
+    return {name: op_type for name, op_type in pairs}  # noqa: C416 -- says which is which
 
 
 ELEMENTWISE: Final[dict[str, str | Op]] = _elementwise() | {
@@ -257,9 +258,9 @@ OPS: Final[dict[str, str | Op]] = ELEMENTWISE | REDUCTIONS | NORMS_AND_LOSSES | 
 """aten operator (packet name, in-place underscore removed) -> how it is told."""
 
 NO_KERNEL: Final = frozenset({
-    "_unsafe_view", "_reshape_alias", "reshape", "view_copy", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
-    "new_empty_strided", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_local_scalar_dense", "item", "lift_fresh",
-    "lift", "detach", "alias", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+    "_unsafe_view", "_reshape_alias", "reshape", "empty", "empty_like", "empty_strided", "empty_permuted",
+    "new_empty", "new_empty_strided", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_local_scalar_dense", "item",
+    "lift_fresh", "lift", "detach", "alias", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
     "sym_constrain_range_for_size", "resize", "set", "is_same_size", "_print",
 })  # fmt: skip
 """Operators that move no data on the device: views, allocations, questions about sizes, and what the host does."""
@@ -267,7 +268,8 @@ NO_KERNEL: Final = frozenset({
 TARGET_TYPES: Final = frozenset({
     "MatMulV2", "MatMulV3", "BatchMatMulV2", "BatchMatMulV3", "MatMul", "BatchMatMul", "Conv2D", "Conv2DBackpropInput",
     "Conv2DBackpropFilter", "Conv3D", "Conv3DV2", "FlashAttentionScore", "FlashAttentionScoreGrad", "FusedInferAttentionScore",
-    "GroupedMatmul", "QuantBatchMatmulV3", "WeightQuantBatchMatmulV2", "TransposeBatchMatMul", "SoftmaxV2", "LayerNormV3", "RmsNorm",
+    "GroupedMatmul", "QuantBatchMatmulV3", "WeightQuantBatchMatmulV2", "TransposeBatchMatMul", "SoftmaxV2", "LayerNormV3",
+    "RmsNorm",
 })  # fmt: skip
 """About twenty op types that a dump's first folder is limited to; the exact list is CANN's own and undocumented."""
 

@@ -18,7 +18,9 @@ from npugraph_ex.recording.recorded import DumpSwitchHeld
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROFILER_HINT = "Profile without record_op_args, or with schedule(skip_first=1) or more so that the profiler starts after every graph's first run"
+PROFILER_HINT = (
+    "Profile without record_op_args, or with schedule(skip_first=1) or more, so that it starts after each graph's first run"
+)
 
 
 class Hold:

@@ -105,21 +105,14 @@ def attribute(name: str, value: object, index: int) -> dict[str, Json]:
 
 
 def _attribute_word(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"
-    if isinstance(value, float):
-        return "float"
-    if isinstance(value, str):
-        return "str"
+    for kind, word in ((bool, "bool"), (int, "int"), (float, "float"), (str, "str")):  # a bool is an int to Python
+        if isinstance(value, kind):
+            return word
     if isinstance(value, (list, tuple)):
-        if all(isinstance(item, bool) for item in value) and value:
-            return "list_bool"
-        if all(isinstance(item, int) for item in value):
-            return "list_int"
-        if all(isinstance(item, (int, float)) for item in value):
-            return "list_float"
+        kinds = {type(item) for item in value}
+        word = {frozenset({bool}): "list_bool", frozenset({int}): "list_int", frozenset(): "list_int"}.get(frozenset(kinds), "")
+        if word or kinds <= {int, float}:
+            return word or "list_float"
     raise Undescribable(f"argument {name!r} of type {type(value).__name__} has no attribute type")
 
 
