@@ -17,7 +17,7 @@ from tools.cann_sim import SimulatedCann, create
 from tools.cann_sim.records import write_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 def group_of(leader: int) -> list[int]:
@@ -33,11 +33,20 @@ def group_of(leader: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """The process name that ps shows; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def end_group(process: subprocess.Popen[str]) -> None:
     """Kill the whole group of a run, and take its pipes down."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    with contextlib.suppress(ValueError):  # its pipes were read to their end before
+        process.communicate()
 
 
 @dataclass
@@ -69,7 +78,7 @@ class Bench:
 
     cann: SimulatedCann
     directory: Path
-    runs: int = 0
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
     environ: dict[str, str] = field(default_factory=dict)
 
     def env(self) -> dict[str, str]:
@@ -77,19 +86,21 @@ class Bench:
 
     def start(self, records: Iterable[dict[str, Any]], *options: str, soc: str = "") -> tuple[subprocess.Popen[str], Path, Path]:
         """Start op_compiler in a process group of its own; the process, its output and its working directory."""
-        self.runs += 1
-        place = self.directory / f"run{self.runs}"
+        place = self.directory / f"run{len(self.started) + 1}"
         work, params, out = place / "work", place / "records", place / "out"
         for path in (work, params, out):
             path.mkdir(parents=True)
         write_records(params, records)
         command = [str(self.cann.op_compiler), "-p", str(params), "-v", soc or self.cann.soc.name, "-o", str(out), *options]
         pipe = subprocess.PIPE
-        return (
-            subprocess.Popen(command, cwd=work, env=self.env(), text=True, stdout=pipe, stderr=pipe, start_new_session=True),
-            out,
-            work,
-        )
+        process = subprocess.Popen(command, cwd=work, env=self.env(), text=True, stdout=pipe, stderr=pipe, start_new_session=True)
+        self.started.append(process)
+        return process, out, work
+
+    def end(self) -> None:
+        """Let nothing that was started outlive its test."""
+        for process in self.started:
+            end_group(process)
 
     def compile(self, records: Iterable[dict[str, Any]], *options: str, soc: str = "") -> Compiled:
         process, out, work = self.start(records, *(options or ("-f",)), soc=soc)
@@ -100,13 +111,12 @@ class Bench:
         self, records: Iterable[dict[str, Any]], *options: str, count: int
     ) -> tuple[subprocess.Popen[str], list[int]]:
         """Start a run whose kernels were ordered to hang, and wait until ``count`` of them do; the pids of its process group."""
-        process, out, _ = self.start(records, *options)
+        process, _, _ = self.start(records, *options)
         for _ in range(3000):
             group = group_of(process.pid)
-            if len(list(out.glob("*_compile_log/*_error.log"))) >= count and len(group) >= 1 + 2 * count:
+            if [name_of(pid) for pid in group].count("bisheng") == count:
                 return process, group
             time.sleep(0.01)
-        end_group(process)
         raise AssertionError("op_compiler did not come to its hanging kernels")
 
     def run(self, *command: str | Path, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -136,6 +146,11 @@ class Bench:
         return {f"{path.parent.name}/{path.name}": path.read_bytes().hex() for path in target.glob("*/*/*/*.o")}
 
 
+@pytest.fixture(scope="session")
+def bench_type() -> type[Bench]:
+    return Bench
+
+
 @pytest.fixture(name="group_of")
 def _group_of() -> Callable[[int], list[int]]:
     return group_of
@@ -147,12 +162,17 @@ def _end_group() -> Callable[[subprocess.Popen[str]], None]:
 
 
 @pytest.fixture
-def bench_for(tmp_path: Path) -> Callable[..., Bench]:
+def bench_for(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    benches: list[Bench] = []
+
     def make(version: str = "9.1.0", soc: str = "Ascend910B3") -> Bench:
         directory = tmp_path / f"{version}-{soc}"
-        return Bench(create(directory / "cann", version=version, soc=soc), directory)
+        benches.append(Bench(create(directory / "cann", version=version, soc=soc), directory))
+        return benches[-1]
 
-    return make
+    yield make
+    for bench in benches:
+        bench.end()
 
 
 @pytest.fixture
@@ -167,6 +187,8 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCann:
 
 
 @pytest.fixture
-def shared(shared_home: SimulatedCann, tmp_path: Path) -> Bench:
+def shared(shared_home: SimulatedCann, tmp_path: Path) -> Iterator[Bench]:
     """A bench on the shared home, for tests that order nothing and change no file of it."""
-    return Bench(shared_home, tmp_path)
+    bench = Bench(shared_home, tmp_path)
+    yield bench
+    bench.end()

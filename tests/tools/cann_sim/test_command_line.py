@@ -16,7 +16,9 @@ REPOSITORY = Path(__file__).parents[3]
 
 def test_create_says_that_it_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     home = tmp_path / "cann"
-    assert main(["create", str(home), "--version", "9.0.0", "--soc", "Ascend910_9382", "--scale", "0", "--object-bytes", "100"]) == 0
+    assert (
+        main(["create", str(home), "--version", "9.0.0", "--soc", "Ascend910_9382", "--scale", "0", "--object-bytes", "100"]) == 0
+    )
     shown = capsys.readouterr().out
     assert "SIMULATED CANN 9.0.0 for Ascend910_9382" in shown
     assert f"source {home}/set_env.sh" in shown

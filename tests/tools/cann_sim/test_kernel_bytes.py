@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tools.cann_sim import Costs
 from tools.cann_sim.records import attribute, elementwise, matmul, record, reduce, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tools.cann_sim import SimulatedCann
 
 TBE = "op_impl/ai_core/tbe"
 RECORDS = [
@@ -32,8 +35,15 @@ def changed_ops(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name.split("/")[0] for name in before if before[name] != after[name]}
 
 
-def test_the_same_bytes_come_out_twice(shared):
-    assert shared.kernels(RECORDS) == shared.kernels(RECORDS)
+@pytest.fixture(scope="module")
+def before(shared_home: SimulatedCann, tmp_path_factory: pytest.TempPathFactory, bench_type: type) -> dict[str, str]:
+    """The kernels of a home as it was made."""
+    made: dict[str, str] = bench_type(shared_home, tmp_path_factory.mktemp("before")).kernels(RECORDS)
+    return made
+
+
+def test_the_same_bytes_come_out_twice(shared, before: dict[str, str]):
+    assert shared.kernels(RECORDS) == before
 
 
 def test_the_same_bytes_come_out_of_another_home_order_directory_and_job_count(bench_for, shared):
@@ -46,8 +56,7 @@ def test_the_debug_folders_keys_and_the_file_name_do_not_matter(shared):
     assert shared.kernels([elementwise("Sub", (1,)), *debug]).items() >= shared.kernels(RECORDS).items()
 
 
-def test_what_does_not_decide_a_kernel_does_not_change_it(shared):
-    before = shared.kernels(RECORDS)
+def test_what_does_not_decide_a_kernel_does_not_change_it(shared, before: dict[str, str]):
     shared.environ = {"LOCAL_RANK": "3", "MASTER_PORT": "29501", "HOSTNAME": "other", "ASCEND_GLOBAL_LOG_LEVEL": "0"}
     assert shared.kernels(RECORDS) == before
 
@@ -69,8 +78,7 @@ def test_what_does_not_decide_a_kernel_does_not_change_it(shared):
         ("vendors/acme/{tbe}/kernel/ascend910_93/gelu_v2/GeluV2.o", set()),
     ],
 )
-def test_one_changed_byte_changes_exactly_the_ops_that_resolve_to_it(bench, path: str, ops: set[str]):
-    before = bench.kernels(RECORDS)
+def test_one_changed_byte_changes_exactly_the_ops_that_resolve_to_it(bench, before: dict[str, str], path: str, ops: set[str]):
     target: Path = bench.cann.opp / path.format(tbe=TBE)
     content = bytearray(target.read_bytes())
     content[-2] ^= 1
@@ -78,8 +86,7 @@ def test_one_changed_byte_changes_exactly_the_ops_that_resolve_to_it(bench, path
     assert changed_ops(before, bench.kernels(RECORDS)) == ops
 
 
-def test_an_ops_table_entry_is_part_of_it(bench):
-    before = bench.kernels(RECORDS)
+def test_an_ops_table_entry_is_part_of_it(bench, before: dict[str, str]):
     table: Path = bench.cann.opp / "built-in" / TBE / "config/ascend910b/aic-ascend910b-ops-info.json"
     entries = json.loads(table.read_text())
     entries["Add"]["dynamicShapeSupport"] = {"flag": "false"}
@@ -87,8 +94,7 @@ def test_an_ops_table_entry_is_part_of_it(bench):
     assert changed_ops(before, bench.kernels(RECORDS)) == {"Add"}
 
 
-def test_custom_roots_come_before_vendors_and_vendors_before_built_in(bench, tmp_path: Path):
-    before = bench.kernels(RECORDS)
+def test_custom_roots_come_before_vendors_and_vendors_before_built_in(bench, before: dict[str, str], tmp_path: Path):
     config = bench.cann.opp / "vendors/config.ini"
     config.write_text("load_priority=\n")
     without_vendor = bench.compile(RECORDS)
@@ -101,8 +107,7 @@ def test_custom_roots_come_before_vendors_and_vendors_before_built_in(bench, tmp
     assert changed_ops(before, bench.kernels(RECORDS)) == {"GeluV2"}
 
 
-def test_upgrading_one_op_package_or_the_compiler_changes_kernels(bench):
-    before = bench.kernels(RECORDS)
+def test_upgrading_one_op_package_or_the_compiler_changes_kernels(bench, before: dict[str, str]):
     (bench.cann.home / "share/info/ops_nn/version.info").write_text("Version=9.1.1\n")
     upgraded = bench.kernels(RECORDS)
     assert changed_ops(before, upgraded) == ALL
@@ -116,8 +121,7 @@ def test_another_soc_gives_other_kernels(shared):
     assert changed_ops(names["b1"], names["b3"]) == ALL
 
 
-def test_flags_that_decide_kernels_do(shared):
-    before = shared.kernels(RECORDS)
+def test_flags_that_decide_kernels_do(shared, before: dict[str, str]):
     with_super = shared.kernels(RECORDS, "-f", "true", "--enable_super_kernel")
     options = ("-f", "true", "--enable_super_kernel", "--super_kernel_options", "a=1:b=2")
     assert changed_ops(before, with_super) == ALL
@@ -154,9 +158,6 @@ def test_equal_records_in_two_files_are_one_kernel(shared):
 
 
 def test_objects_have_the_size_that_was_asked_for(bench):
-    bench.run("true")
-    from tools.cann_sim import Costs
-
     bench.cann.set_costs(Costs(object_bytes=1 << 20))
     (content,) = bench.kernels(RECORDS[:1]).values()
     size = len(content) // 2

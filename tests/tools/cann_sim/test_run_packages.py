@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tools.cann_sim.records import elementwise, many
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RECORDS = [elementwise("Add", (4, 8)), elementwise("Exp", (4, 8))]
-LINES = ["Verifying archive integrity...  100%   SHA256 checksums are OK. All good.", "Uncompressing STATIC KERNEL RUN PACKAGE  100%"]
+LINES = [
+    "Verifying archive integrity...  100%   SHA256 checksums are OK. All good.",
+    "Uncompressing STATIC KERNEL RUN PACKAGE  100%",
+]
 
 
 @pytest.fixture
@@ -165,16 +174,15 @@ def test_a_package_runs_when_renamed_and_from_a_path_with_spaces(shared, package
 
 def test_an_interrupted_package_cleans_up(shared, tmp_path: Path):
     package = shared.compile(many(4)).package
-    text = package.read_bytes().replace(b'"$where/$name/scripts/install.sh" "$root" "$@"\nfi', b"touch ../started; sleep 60 & wait\nfi")
+    installs = b'"$where/$name/scripts/install.sh" "$root" "$@"\nfi'
+    text = package.read_bytes()
+    assert text.count(installs) == 1
+    text = text.replace(installs, b"touch ../started; sleep 60 & wait\nfi")
     slow = tmp_path / "slow.run"
     slow.write_bytes(text)
     scratch, work = tmp_path / "scratch", tmp_path / "work"
     scratch.mkdir()
     work.mkdir()
-    import os
-    import signal
-    import subprocess
-
     environ = {**shared.env(), "TMPDIR": str(scratch)}
     process = subprocess.Popen(["sh", str(slow)], cwd=work, env=environ, start_new_session=True, stdout=subprocess.DEVNULL)
     for _ in range(1000):

@@ -6,6 +6,7 @@ half-written files, which is what the daemon protects them from.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -99,7 +100,7 @@ def _make_directories(above: Path, directory: Path) -> None:
     above.mkdir(parents=True, exist_ok=True)
     missing = [path for path in (directory, *directory.parents) if path != above and path.is_relative_to(above)]
     for path in reversed(missing):
-        if not path.is_dir():
+        with contextlib.suppress(FileExistsError):  # another installer may be at it, too
             path.mkdir()
             path.chmod(_DIRECTORY_MODE)
 
