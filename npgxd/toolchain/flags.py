@@ -12,8 +12,8 @@ FollowForm = Literal["", "bare", "true"]
 class CompilerFlags:
     """The forms of op_compiler's options that differ between CANN versions, as its ``--help`` tells them.
 
-    ``follow_op_params_jit``: ``"true"`` for ``-f true``, ``"bare"`` for ``-f`` without a value, empty where there is no such option
-    (then every op is compiled twice, d0 and d1).
+    ``follow_op_params_jit``: ``"true"`` for ``-f true``, ``"bare"`` for ``-f`` without a value, empty where there is no such
+    option (then every op is compiled twice, d0 and d1).
     """
 
     follow_op_params_jit: FollowForm = ""
