@@ -73,6 +73,7 @@ def test_what_does_not_decide_a_kernel_does_not_change_it(shared, before: dict[s
         ("vendors/acme/{tbe}/op_tiling/lib/linux/x86_64/libcust_opmaster_rt2.0.so", {"AcmeRotaryEmbedding", "GeluV2"}),
         ("vendors/acme/{tbe}/kernel/ascend910b/gelu_v2/GeluV2.o", {"GeluV2"}),
         ("built-in/{tbe}/impl/ascendc/common/simulated_pipe.h", ALL - {"AcmeRotaryEmbedding", "GeluV2"}),
+        ("vendors/acme/version.info", {"AcmeRotaryEmbedding", "GeluV2"}),
         ("built-in/{tbe}/impl/gelu_v2.py", set()),
         ("built-in/{tbe}/impl/mul.py", set()),
         ("vendors/acme/{tbe}/kernel/ascend910_93/gelu_v2/GeluV2.o", set()),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tools.cann_sim import Reader, default_root
-from tools.cann_sim.records import elementwise, encode, matmul, reduce
+from tools.cann_sim.records import attribute, elementwise, encode, matmul, reduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,13 +60,18 @@ def test_check_is_exact_only_for_the_records_that_were_asked_for(root_of):
 
 
 def test_a_record_is_recognised_however_it_is_spelled(root_of):
-    reader = Reader(SOC)
-    reader.load(root_of(MUL))
-    spelled = json.loads(encode(MUL))
+    asked = matmul(4, 8, 16)
+    asked["attrs"].append(attribute("alpha", "float", 0.1, 2))
+    asked["attrs"].append(attribute("beta", "float", 1, 3))
+    spelled = json.loads(encode(asked))
+    spelled["attrs"][2]["value"] = 0.10000000149
+    spelled["attrs"][3]["value"] = 1.0
     spelled["attrs"].reverse()
     spelled["bin_info"] = "/somewhere/x.o"
     for tensor in spelled["inputs"][:2]:
         del tensor["name"], tensor["is_view"]
+    reader = Reader(SOC)
+    reader.load(root_of(asked))
     assert reader.check([spelled]).exact
 
 

@@ -84,10 +84,7 @@ class Record:
         """The tensor objects of ``inputs`` or ``outputs``, dynamic ones flattened, absent ones left out."""
         flat: list[dict[str, Any]] = []
         for element in self.fields[side]:
-            if isinstance(element, list):
-                flat.extend(element)
-            elif element is not None:
-                flat.append(element)
+            flat.extend(tensor for tensor in (element if isinstance(element, list) else [element]) if tensor is not None)
         return flat
 
     def elements(self) -> int:
@@ -123,7 +120,7 @@ class Record:
         return {
             "key": self.simplified_key(deterministic=deterministic),
             "const_data": [
-                [position, tensor["const_data"]]
+                [position, _spelled(tensor["const_data"])]
                 for position, tensor in enumerate((*self.tensors("inputs"), *self.tensors("outputs")))
                 if "const_data" in tensor
             ],
@@ -145,10 +142,12 @@ class Record:
 
 
 def _without_values(elements: list[Any]) -> list[Any]:
-    def strip(tensor: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in tensor.items() if key != "const_data"}
+    def strip(element: Any) -> Any:
+        if isinstance(element, list):
+            return [strip(item) for item in element]
+        return element and {key: value for key, value in element.items() if key != "const_data"}
 
-    return [None if e is None else [strip(t) for t in e] if isinstance(e, list) else strip(e) for e in elements]
+    return [strip(element) for element in elements]
 
 
 def _tensor_key(element: Any) -> str:
@@ -163,6 +162,15 @@ def _tensor_key(element: Any) -> str:
 def _attr_key(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ";".join(_attr_key(item) for item in value) + "]"
-    if isinstance(value, bool):
-        return str(int(value))
-    return str(value)
+    return str(_spelled(value))
+
+
+def _spelled(value: Any) -> Any:
+    """Numbers in one spelling: ``1``, ``1.0`` and ``true`` are one, as are ``0.1`` and what 32 bits make of it."""
+    if isinstance(value, list):
+        return [_spelled(item) for item in value]
+    if isinstance(value, (bool, int)):
+        return int(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else float(f"{value:.7g}")
+    return value

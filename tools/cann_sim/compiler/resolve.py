@@ -75,6 +75,9 @@ class Implementations:
         kernels = tbe / "kernel" / self._family / name
         if kernels.is_dir():
             found.update(path for path in kernels.iterdir() if path.suffix in (".o", ".json"))
+        version = tbe.parents[2] / "version.info"
+        if version.is_file():
+            found.add(version)
         return tuple(sorted(found))
 
     def digest(self, op_type: str) -> str:
