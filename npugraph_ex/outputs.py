@@ -6,6 +6,7 @@ any of it reaches the model: it is said once, and the round goes on.  Nothing is
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -113,7 +114,10 @@ def _bases(build_dir: Path | None) -> Sequence[Path]:
 
 def _make(base: Path, *, beside_cache: bool, stamp: str) -> Tree:
     root = base / ROOT
-    root.mkdir(exist_ok=True)
+    try:
+        root.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(root)) from error
     pid = os.getpid()
     directory = root / f"ts{stamp}_pid{pid}_outputs"
     directory.mkdir(mode=0o700)
@@ -124,7 +128,8 @@ def _distinct(files: Iterable[RecordFile]) -> Iterable[RecordFile]:
     """Names made distinct and plain: two ranks, and two dumps, reuse names."""
     used: set[str] = set()
     for name, raw in files:
-        plain = Path(name).name or "record.json"
+        plain = Path(name).name
+        plain = plain if plain.endswith(".json") else "record.json"
         stem, number = plain.removesuffix(".json"), 0
         while plain in used:
             number += 1

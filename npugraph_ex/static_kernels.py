@@ -38,6 +38,7 @@ _SUPPORTED_SOC = re.compile(r"Ascend910(B[1-4]|_93)")
 """Atlas A2 and A3: where npugraph_ex has static kernels (docs/cann.md, "SoC families")."""
 
 _TELL_EVERY_S: Final = 10.0
+_NO_WARNING: Final = frozenset({Reason.NOTHING_TO_COMPILE, Reason.DAEMON_UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ class StaticKernels:
 
     def _prepare(self, client: Client, label: str) -> tuple[Surroundings, Outcome | None]:
         """What records say of this process, and why there will be none, if so."""
+        soc = self._engine.soc()
+        if soc:
+            client.identify(soc=soc)
         welcome = client.welcome()
         toolchain = welcome.toolchain if welcome else None
         deterministic = torch.are_deterministic_algorithms_enabled()
@@ -125,7 +129,7 @@ class StaticKernels:
             cann_version=toolchain.cann_version if toolchain else "",
             cores=toolchain.cores if toolchain else None,
         )
-        soc = self._engine.soc() or _soc_of(welcome)
+        soc = soc or _soc_of(welcome)
         if soc and not _SUPPORTED_SOC.match(soc):
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
             return surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
@@ -274,11 +278,14 @@ class _ProgressTeller:
 
 
 def _tell(label: str, outcome: Outcome, undescribed: int) -> None:
-    """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level."""
+    """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level.
+
+    The client has warned of an absent daemon itself.
+    """
     line = f"graph {label}: static kernels {summary(outcome, undescribed)}"
     if ranks.local_rank() != 0:
         logger.debug("npugraph_ex: %s", line)
-    elif outcome.state in {ClientState.DEGRADED, ClientState.DISABLED} and outcome.reason is not Reason.NOTHING_TO_COMPILE:
+    elif outcome.state is not ClientState.INSTALLED and outcome.reason not in _NO_WARNING:
         if not _notices.once(("outcome", outcome.state, outcome.reason), logging.WARNING, line):
             logger.info("npugraph_ex: %s", line)
     else:

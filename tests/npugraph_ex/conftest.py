@@ -67,6 +67,9 @@ class FakeClient:
             toolchain=self.toolchain,
         )
 
+    def identify(self, *, soc: str = "") -> None:
+        self.told.append(("identify", soc))
+
     def recording(self, graph: str) -> None:
         self.told.append(("recording", graph))
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 from torch import nn
 
 import npugraph_ex
-from npgxd.wire.states import ClientState
+from npgxd.wire.states import ClientState, Reason
 
 ON = {"static_kernel_compile": True}
 
@@ -179,3 +179,18 @@ def test_two_threads_record_two_graphs(client):
     for function, got in results.items():
         assert all(torch.equal(one, function(torch.ones(4))) for one in got)
     assert sorted(report.graph for report in npugraph_ex.static_kernel_report()) == ["0", "1"]
+
+
+def test_without_a_daemon_there_is_one_warning_and_the_results_are_right(monkeypatch, tmp_path, caplog):
+    from npgxd.client import Client, Patience
+
+    alone = Client({"NPGXD_SOCKET": str(tmp_path / "npgxd.sock")}, patience=Patience())
+    monkeypatch.setattr("npugraph_ex.static_kernels.current", lambda: alone)
+    for function in (torch.exp, torch.sin):
+        compiled = torch.compile(function, backend="npugraph_ex", options=ON, fullgraph=True)
+        x = torch.rand(4)
+        assert torch.equal(compiled(x), function(x))
+    states = [(report.outcome.state, report.outcome.reason) for report in npugraph_ex.static_kernel_report()]
+    assert states == [(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE)] * 2
+    warnings = [record for record in caplog.records if record.levelno >= 30 and record.name.startswith(("npgxd", "npugraph_ex"))]
+    assert len(warnings) == 1

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from npgxd.toolchain.record import parse_records
 from npgxd.wire.messages import CoreCounts
 from npugraph_ex.observe import run_observed
 from npugraph_ex.recording.describe import Describer, Surroundings
@@ -156,10 +157,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_an_aten_call_becomes_records(name):
     function, *inputs = CASES[name]
-    records = told(function, *inputs)
-    assert records
-    for record in records:
+    for record in told(function, *inputs):
         _check_schema(record)
+    parsed, rejected = parse_records(recorded(function, *inputs).debug)
+    assert parsed
+    assert rejected == []
 
 
 def test_the_table_is_wide():

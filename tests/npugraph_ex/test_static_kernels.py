@@ -88,6 +88,13 @@ def test_a_reason_is_a_warning_once(client, caplog, make_outcome):
     assert len(lines(caplog, logging.WARNING)) == 1
 
 
+def test_an_absent_daemon_is_the_clients_to_warn_of(client, caplog, make_outcome):
+    client.answer = lambda records: make_outcome(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE, records=len(records), round="")
+    run()
+    assert len(lines(caplog)) == 1
+    assert lines(caplog, logging.WARNING) == []
+
+
 def test_whatever_breaks_in_the_client_does_not_reach_the_model(client, caplog):
     def broken(_records):
         raise ValueError("garbage")
