@@ -11,8 +11,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import zmq
 
@@ -37,8 +37,7 @@ class DaemonSilent(DaemonUnavailable):
     """The daemon is there and says nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A checked reply and its payload frames."""
 
     message: Message

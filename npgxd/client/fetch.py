@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from npgxd.client.connection import DaemonSilent
 from npgxd.client.journey import Journey
@@ -21,8 +21,7 @@ _TRIES = 3
 _FORGOTTEN = frozenset({"UNKNOWN_VIEW", "UNKNOWN_LEASE"})
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """A leased view and the packages; or the reason why there is no view."""
 
     view: Path | None = None

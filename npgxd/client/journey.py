@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from npgxd.client.connection import DaemonSilent, Reply
 from npgxd.client.session import Session
@@ -45,8 +44,7 @@ class Draining(JourneyEnded):
     reason = Reason.DAEMON_DRAINING
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a caller asks for: the records of one graph, how to compile them, and for how long to wait."""
 
     records: Sequence[Record]

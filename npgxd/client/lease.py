@@ -10,8 +10,8 @@ import fcntl
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from npgxd.errors import NpgxError
 from npgxd.wire.messages import LeaseOffer, Welcome
@@ -33,8 +33,7 @@ class LeaseGone(NpgxError):
     code = "LEASE_GONE"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(NamedTuple):
     """A lease that this process holds until it ends."""
 
     lease: str

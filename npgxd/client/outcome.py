@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from npgxd.wire.messages import Failure, Rejected, RoundProgress, ToolchainInfo
+from npgxd.wire.plain import Plain, plain
 from npgxd.wire.states import ClientState, Reason, RoundState
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+@plain
+class Progress(Plain):
     """How far a round is: ``done`` of ``total`` keys are settled. Times in seconds; ``eta_s`` None: nothing is known."""
 
     round: str
@@ -48,8 +48,8 @@ class Progress:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@plain
+class Outcome(Plain):
     """How a request for static kernels ended; every way that it can end is one of these, never an exception.
 
     ``view`` is the leased op-library root to reselect (absolute; None: nothing new to load), ``round`` the id under which the

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import zmq
 
@@ -24,8 +24,7 @@ from npgxd.wire.endpoint import find_socket
 from npgxd.wire.messages import Hello, Message, RoundProgress, ToolchainIdentity, Welcome
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(NamedTuple):
     """How long the client waits, in seconds (docs/protocol.md, "Waiting")."""
 
     handshake_s: float = 1.5

@@ -108,7 +108,7 @@ def mapping(inner: Check[T], maximum: int) -> Check[dict[str, T]]:
     return check
 
 
-def anything(name: str, value: object) -> Any:  # noqa: ANN401 -- a status document has no fixed type here
+def anything(_name: str, value: object) -> Any:
     """Whatever msgpack can carry; the reader of it checks."""
     return value
 

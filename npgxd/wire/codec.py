@@ -7,7 +7,7 @@ No pickle, no msgpack extension types, and a limit on every length, so that deco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgpack
 
@@ -19,8 +19,7 @@ Record = tuple[str, bytes]
 """A record on the wire: its file name (a label) and its JSON bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """One received message: protocol version, request id, op, the header's fields and the payload frames."""
 
     version: int
@@ -53,7 +52,7 @@ def decode(parts: Sequence[bytes]) -> Envelope:
     if not isinstance(header, dict):
         raise ProtocolError("the header is not a map")
     version, request_id, op = header.get("v"), header.get("id"), header.get("op")
-    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= 1000:
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= 1000:  # noqa: PLR2004 -- as hello's versions
         raise ProtocolError("the header has no protocol version 'v'")
     if not isinstance(request_id, int) or isinstance(request_id, bool) or not 0 <= request_id < 2**53:
         raise ProtocolError("the header has no request 'id'")

@@ -1,8 +1,9 @@
 """Who is at the other end of a connection, by the kernel's word.
 
-libzmq notes SO_PEERCRED of an ipc connection in the message property ``Peer-Address``, as ``localhost:<uid>:<gid>:<pid>`` (found
-by experiment with pyzmq 27 and libzmq 4.3.5; it is not documented).  A peer can claim any other property, ``User-Id`` too, but not
-this one.  Because that is a finding and not a promise, parsing fails closed and the daemon runs ``self_test`` at each start.
+libzmq notes SO_PEERCRED of an ipc connection in the message property ``Peer-Address``, as ``localhost:<uid>:<gid>:<pid>``
+(found by experiment with pyzmq 27 and libzmq 4.3.5; it is not documented).  A peer can claim any other property, ``User-Id``
+too, but not this one.  Because that is a finding and not a promise, parsing fails closed and the daemon runs ``self_test`` at
+each start.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _hint() -> str:
 
 
 def send_as(connected: socket.socket, claim: PeerCredentials, payload: bytes) -> None:
-    """Speak ZMTP 3.0 (NULL mechanism; ZeroMQ RFC 23) on a connected socket as a peer that claims to be ``claim``; send one message.
+    """Speak ZMTP 3.0 (NULL mechanism; ZeroMQ RFC 23) as a peer that claims to be ``claim``, and send one message.
 
     For the self-test, and for tests that play a hostile client.
     """

@@ -11,9 +11,8 @@ import os
 import socket
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from npgxd.errors import ConfigError, DaemonUnavailable
 
@@ -25,8 +24,7 @@ MAX_SOCKET_PATH: Final = 107
 START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One place where a socket may be. ``problem`` says why it is not used; empty if somebody listens there."""
 
     path: Path

@@ -1,4 +1,4 @@
-"""Every message of the protocol as a frozen dataclass: its fields, their bounds, and nothing else.
+"""Every message of the protocol as a frozen dataclass (of the cheap kind): its fields, their bounds, and nothing else.
 
 ``header()`` gives the msgpack header, ``parse()`` reads one and refuses what docs/protocol.md does not allow.  Unknown fields are
 ignored, so that an older peer can talk to a newer one; unknown values are not.
@@ -6,12 +6,13 @@ ignored, so that an older peer can talk to a newer one; unknown values are not.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 from npgxd.wire._fields import Check, flag, identifier, integer, mapping, number, optional, sequence, take, text, word
+from npgxd.wire.plain import Plain, plain
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ SECONDS = number(0, 1e12)
 PATH = text(limits.MAX_TEXT)
 
 
-def _is(check: Check[T], default: Any = MISSING) -> Any:  # noqa: ANN401 -- stands where dataclasses want a Field
+def _is(check: Check[T], default: Any = MISSING) -> Any:
     """A dataclass field with its check; mutable defaults are given as factories."""
     if callable(default) and default is not MISSING:
         return field(metadata={"check": check}, default_factory=default)
@@ -42,8 +43,8 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, str) else value
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+@plain
+class Part(Plain):
     """A map inside a message."""
 
     @classmethod
@@ -66,7 +67,7 @@ class Part:
         return cls.parse(value)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Message(Part):
     """A message: a Part with an ``op``."""
 
@@ -80,7 +81,7 @@ class Message(Part):
 # ---- hello -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class CoreCounts(Part):
     """How many cores of each kind a process may use; part of what decides a kernel's bytes."""
 
@@ -88,7 +89,7 @@ class CoreCounts(Part):
     cube: int = _is(integer(0, 10_000))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class RankInfo(Part):
     """Where a process stands in its job. Labels, not identity: torchrun can set LOCAL_RANK to 0 everywhere."""
 
@@ -101,7 +102,7 @@ class RankInfo(Part):
     local_world_size: int | None = _is(RANK, None)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class ToolchainIdentity(Part):
     """What a process sees of its CANN: enough to tell whether it is the daemon's. Empty fields are not compared."""
 
@@ -111,7 +112,7 @@ class ToolchainIdentity(Part):
     roots: str = _is(text(64), "")
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Hello(Message):
     """Client to daemon, first: who I am. The uid and pid that count come from the kernel, not from here."""
 
@@ -125,7 +126,7 @@ class Hello(Message):
     toolchain: ToolchainIdentity = _is(ToolchainIdentity.check, ToolchainIdentity)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Difference(Part):
     """One thing in which a rank's toolchain differs from the daemon's."""
 
@@ -134,7 +135,7 @@ class Difference(Part):
     daemon: str = _is(text(limits.MAX_TEXT))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class ToolchainInfo(Part):
     """The toolchain that the daemon serves from."""
 
@@ -146,7 +147,7 @@ class ToolchainInfo(Part):
     fingerprint: str = _is(text(64), "")
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Welcome(Message):
     """Answer to hello. ``instance`` changes with every start of the daemon; ``store`` is where views lie."""
 
@@ -164,7 +165,7 @@ class Welcome(Message):
     local_world_size: int | None = _is(RANK, None)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Report(Message):
     """Client to daemon: the state that this process is in now, for whoever looks at the node."""
 
@@ -178,7 +179,7 @@ class Report(Message):
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class CompileOptions(Part):
     """What a client may ask of op_compiler: a closed vocabulary. All of it is part of the kernel key."""
 
@@ -189,7 +190,7 @@ class CompileOptions(Part):
         return {"super_kernel": dict(sorted(self.super_kernel.items()))} if self.super_kernel else {}
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Submit(Message):
     """Client to daemon: records of one graph, by value, in one or several parts.
 
@@ -206,7 +207,7 @@ class Submit(Message):
     recompile: bool = _is(flag, default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class PartTaken(Message):
     """Answer to every part of a submission but the last. Nothing is durable yet."""
 
@@ -215,7 +216,7 @@ class PartTaken(Message):
     part: int = _is(integer(0, limits.MAX_ROUND_PARTS - 1))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Rejected(Part):
     """One record that cannot be used, and why. The rest of the round goes on."""
 
@@ -223,7 +224,7 @@ class Rejected(Part):
     reason: str = _is(text(limits.MAX_TEXT))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Failure(Part):
     """One key of a round that has no kernel, and why."""
 
@@ -233,7 +234,7 @@ class Failure(Part):
     reason: str = _is(text(limits.MAX_TEXT))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Package(Part):
     """A run package that served a round: its digest, vendor file name and path relative to the store."""
 
@@ -242,7 +243,7 @@ class Package(Part):
     path: str = _is(PATH)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class RoundResult(Part):
     """How a round was settled. ``view`` is None when nothing new is to be loaded."""
 
@@ -259,7 +260,7 @@ class RoundResult(Part):
     gathered: int = _is(COUNT, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class RoundProgress(Message):
     """Answer to the last part of a submit and to follow, and the event that followers get (then with id 0)."""
 
@@ -278,7 +279,7 @@ class RoundProgress(Message):
     result: RoundResult | None = _is(optional(RoundResult.check), None)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Follow(Message):
     """Client to daemon: tell me about this round until it is settled."""
 
@@ -286,7 +287,7 @@ class Follow(Message):
     round: str = _is(ROUND_ID)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Gathered(Message):
     """Client to daemon: the records of all ranks in this round's group, from position ``start`` on."""
 
@@ -295,7 +296,7 @@ class Gathered(Message):
     start: int = _is(COUNT, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class GatheredPart(Message):
     """Answer to gathered: payload frames as in submit; ``next`` is None after the last."""
 
@@ -308,7 +309,7 @@ class GatheredPart(Message):
 # ---- views and leases ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Lease(Message):
     """Client to daemon: make me a lease file for this view."""
 
@@ -316,7 +317,7 @@ class Lease(Message):
     view: str = _is(DIGEST)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class LeaseOffer(Message):
     """Answer to lease: paths relative to the store. Lock the lease file (shared), then say leased."""
 
@@ -326,7 +327,7 @@ class LeaseOffer(Message):
     view_path: str = _is(PATH)
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Leased(Message):
     """Client to daemon: I hold the lock on this lease file."""
 
@@ -337,14 +338,14 @@ class Leased(Message):
 # ---- the rest --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Status(Message):
     """Anyone who may open the socket: the state of the daemon, without a hello."""
 
     op: ClassVar[str] = "status"
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class StatusDocument(Message):
     """Answer to status: one payload per frame, together the JSON document of docs/file-formats.md."""
 
@@ -352,21 +353,21 @@ class StatusDocument(Message):
     schema: int = _is(integer(1, 1000))
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Bye(Message):
     """Client to daemon: this process is about to end; its leases end with its locks."""
 
     op: ClassVar[str] = "bye"
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Done(Message):
     """Answer to report, leased and bye."""
 
     op: ClassVar[str] = "done"
 
 
-@dataclass(frozen=True, slots=True)
+@plain
 class Refusal(Message):
     """Answer to anything that is not done; ``code`` is stable, the rest is for people."""
 
