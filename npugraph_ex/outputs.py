@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,6 +67,11 @@ class Tree:
                 _link_or_copy(source, target)
             kept.append(target)
         return kept
+
+    def discard_if_empty(self) -> None:
+        """Take the folder away again if nothing came of the round."""
+        with suppress(OSError):
+            self.directory.rmdir()
 
     def _folder(self, suffix: str, files: Iterable[RecordFile]) -> None:
         folder = self.directory / f"{self.pid}{suffix}"

@@ -10,11 +10,11 @@ import logging
 import re
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
-from npgxd.client import Client, Outcome, Progress, current
+from npgxd.client import Client, Outcome, current
 from npgxd.wire.messages import CompileOptions, ToolchainInfo
 from npgxd.wire.states import ClientState, Reason
 from npugraph_ex import _notices, ranks, reports
@@ -23,7 +23,7 @@ from npugraph_ex.outputs import Tree, guarded, open_tree
 from npugraph_ex.package_map import remember
 from npugraph_ex.recording.describe import Surroundings
 from npugraph_ex.recording.recorded import DumpSwitchHeld, GraphRun, Recorded
-from npugraph_ex.summary import summary
+from npugraph_ex.telling import ProgressTeller, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -36,9 +36,6 @@ logger = logging.getLogger("npugraph_ex")
 
 _SUPPORTED_SOC = re.compile(r"Ascend910(B[1-4]|_93)")
 """Atlas A2 and A3: where npugraph_ex has static kernels (docs/cann.md, "SoC families")."""
-
-_TELL_EVERY_S: Final = 10.0
-_NO_WARNING: Final = frozenset({Reason.NOTHING_TO_COMPILE, Reason.DAEMON_UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +99,16 @@ class StaticKernels:
                 run, label=f"graph {label}", directory=tree.directory if tree else None
             )
         except DumpSwitchHeld as held:
+            self._undo(tree)
             outputs = run(())
-            if held.data.get("ours"):
-                self._release(sizes)  # another thread is recording: this graph's turn is at its next call
+            if held.data.get("ours"):  # another thread is recording: this graph's turn is at its next call
+                self._release(client, label, sizes)
             else:
-                self._finish(client, _Settled(label, _without_round(Reason.DUMP_SWITCH_HELD, held), tree=tree))
+                self._finish(client, _Settled(label, _without_round(Reason.DUMP_SWITCH_HELD, held)))
             return outputs
         except BaseException:
-            self._release(sizes)
+            self._undo(tree)
+            self._release(client, label, sizes)
             raise
         self._settle(client, label, recorded, tree)
         return outputs
@@ -158,9 +157,15 @@ class StaticKernels:
         )
         return True
 
-    def _release(self, sizes: tuple[int, ...]) -> None:
+    def _undo(self, tree: Tree | None) -> None:
+        if tree is not None:
+            tree.discard_if_empty()
+
+    def _release(self, client: Client, label: str, sizes: tuple[int, ...]) -> None:
+        """This run came to nothing; the shape's next one is recorded. The daemon need not wait for it."""
         with self._lock:
             self._claimed.discard(sizes)
+        _report(client, ClientState.CONNECTED, "", label)
 
     # ---- after the run -----------------------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class StaticKernels:
             graph=label,
             options=_compile_options(self._options),
             recompile=self._options.disable_static_kernel_compile_cache,
-            on_progress=_ProgressTeller(label),
+            on_progress=ProgressTeller(label),
         )
         if tree is not None and ranks.local_rank() == 0:
             self._keep(client, outcome, tree, selected)
@@ -209,8 +214,9 @@ class StaticKernels:
         """What only local rank 0's tree holds."""
 
         def keep() -> None:
-            if outcome.round and (ranks.local_world_size() or 1) > 1:
-                tree.write_gathered(client.gathered(outcome.round))
+            several = (ranks.local_world_size() or 1) > 1 or outcome.gathered > outcome.unique
+            if outcome.round and several and (gathered := client.gathered(outcome.round)):
+                tree.write_gathered(gathered)
             kept = tree.keep_packages(outcome.packages)
             if kept and outcome.toolchain is not None:
                 remember(
@@ -236,11 +242,15 @@ class StaticKernels:
             )
         )
         if not outcome.round or outcome.reason is Reason.RESELECT_FAILED:
-            try:
-                client.report(outcome.state, outcome.reason, detail=outcome.detail, graph=settled.label)
-            except Exception as error:  # noqa: BLE001 -- the user's outputs exist already
-                _failed(settled.label, error)
-        _tell(settled.label, outcome, len(settled.recorded.undescribed))
+            _report(client, outcome.state, outcome.reason, settled.label, outcome.detail)
+        tell(settled.label, outcome, len(settled.recorded.undescribed))
+
+
+def _report(client: Client, state: ClientState, reason: Reason | str, label: str, detail: str = "") -> None:
+    try:
+        client.report(state, reason, detail=detail, graph=label)
+    except Exception as error:  # noqa: BLE001 -- the user's run has its own end
+        _failed(label, error)
 
 
 def _soc_of(welcome: Welcome | None) -> str:
@@ -258,38 +268,6 @@ def _word(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_word(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class _ProgressTeller:
-    """Says how far a round is: when that changes in kind, and every ten seconds of a long wait; from local rank 0."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._state: object = None
-        self._next_s = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        """Called by the client for every sign of life."""
-        level = logging.DEBUG
-        if ranks.local_rank() == 0 and (progress.state is not self._state or progress.elapsed_s >= self._next_s):
-            self._state, self._next_s = progress.state, progress.elapsed_s + _TELL_EVERY_S
-            level = logging.INFO
-        logger.log(level, "npugraph_ex: graph %s: static kernels %s", self._label, progress)
-
-
-def _tell(label: str, outcome: Outcome, undescribed: int) -> None:
-    """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level.
-
-    The client has warned of an absent daemon itself.
-    """
-    line = f"graph {label}: static kernels {summary(outcome, undescribed)}"
-    if ranks.local_rank() != 0:
-        logger.debug("npugraph_ex: %s", line)
-    elif outcome.state is not ClientState.INSTALLED and outcome.reason not in _NO_WARNING:
-        if not _notices.once(("outcome", outcome.state, outcome.reason), logging.WARNING, line):
-            logger.info("npugraph_ex: %s", line)
-    else:
-        logger.info("npugraph_ex: %s", line)
 
 
 def _without_round(reason: Reason, held: DumpSwitchHeld) -> Outcome:

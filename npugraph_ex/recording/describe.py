@@ -91,7 +91,7 @@ class _Telling:
     def __init__(self, call: Call, op: Op) -> None:
         self._call = call
         self._op = op
-        self.op_type = op.op_type
+        self.op_type = op.boolean if op.boolean and _operand_dtype(call) == torch.bool else op.op_type
         self.inputs: list[Any] = []
         self.attributes: list[Any] = []
 

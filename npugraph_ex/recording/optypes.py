@@ -14,12 +14,14 @@ from typing import Final
 class Op:
     """How one aten operator is told.
 
-    ``scalar``: the op type where the second operand is a number; empty: the number becomes a constant input.
+    ``scalar``: the op type where the second operand is a number; empty: the number becomes a scalar input.
+    ``boolean``: the op type for bool tensors.
     ``const``: arguments that become constant inputs. ``rename``: attribute names. ``drop``: arguments that decide nothing.
     """
 
     op_type: str
     scalar: str = ""
+    boolean: str = ""
     const: tuple[str, ...] = ()
     rename: dict[str, str] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
@@ -31,7 +33,7 @@ def _elementwise() -> dict[str, str | Op]:
         reciprocal Reciprocal|sin Sin|cos Cos|tan Tan|asin Asin|acos Acos|atan Atan|sinh Sinh|cosh Cosh|tanh Tanh|asinh Asinh
         acosh Acosh|atanh Atanh|erf Erf|erfc Erfc|erfinv Erfinv|sigmoid Sigmoid|relu Relu|silu Swish|mish Mish|softplus SoftplusV2
         sign Sign|floor Floor|ceil Ceil|round Round|trunc Trunc|frac Frac|square Square|isnan IsNan|isinf IsInf|isfinite IsFinite
-        logical_not LogicalNot|bitwise_not Invert|hardswish HardSwish|hardsigmoid HardSigmoid|log_sigmoid_forward LogSigmoid
+        logical_not LogicalNot|hardswish HardSwish|hardsigmoid HardSigmoid|log_sigmoid_forward LogSigmoid
         lgamma Lgamma|digamma Digamma|sinc Sinc|positive TensorMove
     """
     pairs = (pair.split() for line in unary.split("\n") for pair in line.strip().split("|") if pair)
@@ -61,9 +63,10 @@ ELEMENTWISE: Final[dict[str, str | Op]] = _elementwise() | {
     "logical_and": "LogicalAnd",
     "logical_or": "LogicalOr",
     "logical_xor": "LogicalXor",
-    "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr",
-    "bitwise_xor": "BitwiseXor",
+    "bitwise_and": Op("BitwiseAnd", boolean="LogicalAnd"),
+    "bitwise_or": Op("BitwiseOr", boolean="LogicalOr"),
+    "bitwise_xor": Op("BitwiseXor", boolean="LogicalXor"),
+    "bitwise_not": Op("Invert", boolean="LogicalNot"),
     "__lshift__": "LeftShift",
     "bitwise_left_shift": "LeftShift",
     "__rshift__": "RightShift",

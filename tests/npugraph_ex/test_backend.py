@@ -150,6 +150,7 @@ def test_an_error_in_the_model_is_the_users_and_the_next_call_records(client):
     with pytest.raises(IndexError, match="out of"):
         compiled(x, torch.tensor([9]))
     assert client.rounds == []
+    assert client.told[-1] == ("report", (ClientState.CONNECTED, "", "0"))
     assert torch.equal(compiled(x, torch.tensor([1])), x[1:2] * 2)
     assert len(client.rounds) == 1
 

@@ -229,6 +229,11 @@ def test_numbers_are_attributes_where_the_operator_takes_them():
     assert (record["op_type"], record["attrs"][0]["value"]) == ("Muls", 0.25)
 
 
+def test_bits_of_truth_values_are_logic():
+    assert op_types_of(lambda b: ~b & b, B) == ["LogicalNot", "LogicalAnd"]
+    assert op_types_of(lambda i: ~i & i, I) == ["Invert", "BitwiseAnd"]
+
+
 def test_axes_are_values_that_decide_the_kernel():
     (one,) = told(lambda x: aten.mean.dim(x, [0]), torch.rand(4, 4))
     (other,) = told(lambda x: aten.mean.dim(x, [1]), torch.rand(4, 4))

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import npugraph_ex
+from npgxd.client import Progress
 from npgxd.wire.messages import CompileOptions, ToolchainInfo
-from npgxd.wire.states import ClientState, Reason
+from npgxd.wire.states import ClientState, Reason, RoundState
 from npugraph_ex.recording.switch import SWITCH
+from npugraph_ex.telling import ProgressTeller
 
 ON = {"static_kernel_compile": True}
 
@@ -182,7 +184,7 @@ def test_super_kernel_options_are_part_of_what_is_asked(client):
 # ---- the dump switch -------------------------------------------------------------------------------------------------
 
 
-def test_a_profiler_that_holds_the_dump_is_named_and_the_model_runs(client, caplog):
+def test_a_profiler_that_holds_the_dump_is_named_and_the_model_runs(client, caplog, outputs_root):
     assert SWITCH.ask("the profiler")
     try:
         (report,) = run(times=2)
@@ -193,6 +195,8 @@ def test_a_profiler_that_holds_the_dump_is_named_and_the_model_runs(client, capl
     assert ("report", (ClientState.DEGRADED, Reason.DUMP_SWITCH_HELD, "0")) in client.told
     assert "held by the profiler" in lines(caplog)[0]
     assert "skip_first=1" in lines(caplog)[0]
+    assert report.outputs is None
+    assert list(outputs_root.iterdir()) == []
 
 
 def test_a_profiler_that_starts_while_recording_is_refused_and_nothing_is_submitted(client, caplog):
@@ -324,3 +328,26 @@ def test_a_failed_reselect_is_degraded_and_the_daemon_hears_of_it(client, make_o
     (report,) = run()
     assert (report.outcome.state, report.outcome.reason) == (ClientState.DEGRADED, Reason.RESELECT_FAILED)
     assert ("report", (ClientState.DEGRADED, Reason.RESELECT_FAILED, "0")) in client.told
+
+
+# ---- progress --------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_wait_is_told_now_and_then(caplog, monkeypatch):
+    teller = ProgressTeller("0")
+    for state, elapsed in (
+        (RoundState.QUEUED, 0.1),
+        (RoundState.COMPILING, 1),
+        (RoundState.COMPILING, 5),
+        (RoundState.COMPILING, 12),
+    ):
+        teller(Progress("0" * 32, state, records=3, unique=3, done=1, total=3, elapsed_s=elapsed))
+    assert lines(caplog) == [
+        "npugraph_ex: graph 0: static kernels QUEUED",
+        "npugraph_ex: graph 0: static kernels COMPILING(1/3)",
+        "npugraph_ex: graph 0: static kernels COMPILING(1/3)",
+    ]
+    assert len(lines(caplog, logging.DEBUG)) == 4
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    ProgressTeller("0")(Progress("0" * 32, RoundState.QUEUED, records=3, unique=3, done=1, total=3))
+    assert len(lines(caplog)) == 3
