@@ -38,9 +38,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def become_worker(parent: int, nice: int) -> None:
     """Settle a fresh worker process: own umask and priority, told when ``parent`` dies, new parent of all orphans.
 
-    SIGTERM at the parent's death, not SIGKILL: the worker first ends what it started.
+    SIGTERM at the parent's death, not SIGKILL: the worker first ends what it started; so it must be caught before this is called.
     """
-    default_signals()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.umask(UMASK)

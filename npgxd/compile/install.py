@@ -49,6 +49,7 @@ class InstallPath:
         raise CompileError(
             "the run package's installer ended well and installed nothing",
             hint="run it by hand with --install-path, and look for static_kernel/ai_core below that path",
+            transient=True,
         )
 
 

@@ -16,7 +16,7 @@ from npgxd.compile import ending, processes
 from npgxd.compile.directory import Identity, JobDirectory, Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npgxd.compile.processes import Process
 
@@ -32,6 +32,12 @@ class Leftovers:
     ended: int = 0
     stuck: tuple[str, ...] = ()
 
+    def __iter__(self) -> Iterator[str]:
+        """A line for each thing worth a warning."""
+        if self.jobs:
+            yield f"ended {self.ended} processes of {len(self.jobs)} jobs: {', '.join(self.jobs)}"
+        yield from (f"{process} does not end" for process in self.stuck)
+
 
 def identity(pid: int) -> Identity | None:
     """The identity of a running process."""
@@ -40,14 +46,15 @@ def identity(pid: int) -> Identity | None:
 
 
 def belonging(owner: Owner, directory: Path, seen: Mapping[int, Process]) -> list[Process]:
-    """The processes of ``seen`` that are the job's and still run. This process and its ancestors are never among them."""
+    """The processes of ``seen`` that are the job's and still run; never this process or an ancestor of it."""
     spared = _ancestors(os.getpid(), seen)
     leaders = {leader.pid: leader.started for leader in owner.leaders}
     assignment = f"{JOB_VARIABLE}={owner.token}"
     ours = {
         process.pid: process
         for process in seen.values()
-        if leaders.get(process.pid) == process.started or _is_marked(process, leaders, assignment, directory)
+        if process.pid not in spared
+        and (leaders.get(process.pid) == process.started or _is_marked(process, leaders, assignment, directory))
     }
     families = {process.pid for process in ours.values() if process.pid in (process.group, process.session)}
     ours |= {process.pid: process for process in seen.values() if process.group in families or process.session in families}

@@ -131,6 +131,11 @@ class Job:
         """The worker's process."""
         return self._process.pid
 
+    @property
+    def token(self) -> str:
+        """What every process of this job carries in its environment."""
+        return self._owner.token
+
     def receive(self) -> list[Event]:
         """What happened since the last call. Never waits. After the job's end (``ended``) it is empty."""
         if self.ended:
@@ -183,7 +188,7 @@ class Job:
         self._process.kill()
 
     def close(self) -> None:
-        """Give back the descriptors of an ended job; what is polled must be unregistered before. Ends a job that still runs."""
+        """Give back a job's descriptors and what it left in staging: call it after publishing. Ends a job that still runs."""
         if not self.ended:
             self._process.kill()
             self._process.wait()
@@ -194,6 +199,7 @@ class Job:
             self._channel.close()
             os.close(self._pidfd)
             self._drop_lingering()
+            DISK.remove_tree(self.spec.staging_dir / self.spec.job_id)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -237,7 +243,6 @@ class Job:
             self._clean(kept=bool(self._result.failed), stuck=self._result.stuck or stuck)
             return self._result
         self._clean(kept=True, stuck=stuck)
-        DISK.remove_tree(self.spec.staging_dir / self.spec.job_id)
         reason = self._cancelled or self._killed_for or self._death()
         failed = all_failed(self.spec.items, reason, transient=True)
         return JobFailed(reason, failed, self._clock() - self.started_at, stuck=stuck)

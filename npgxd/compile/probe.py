@@ -18,6 +18,8 @@ from npgxd.toolchain.flags import CompilerFlags
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from npgxd.toolchain.discovery import Toolchain
+
 TIMEOUT_S = 30.0
 _OPTION = "--follow_op_params_jit"
 _VALUE = re.compile(rf"{_OPTION}(?:=| (?! ))\s*\S")
@@ -26,12 +28,13 @@ _MAX_HELP = 1024 * 1024
 _known: dict[tuple[str, int, int, int], CompilerFlags] = {}
 
 
-def probe(op_compiler: Path, environment: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> CompilerFlags:
-    """The flags of this compiler; remembered in this process by the compiler's path, size, time and inode.
+def probe(toolchain: Toolchain, *, timeout_s: float = TIMEOUT_S) -> CompilerFlags:
+    """The flags of this toolchain's op_compiler; remembered in this process by the compiler's path, size, time and inode.
 
     Waits for a program, at most ``timeout_s`` seconds: call it at start, not in a loop that others depend on.  CompileError if
     the compiler cannot be run or does not say what it takes.
     """
+    op_compiler = toolchain.op_compiler
     try:
         facts = op_compiler.stat()
     except OSError as error:
@@ -40,7 +43,7 @@ def probe(op_compiler: Path, environment: Mapping[str, str], *, timeout_s: float
         ) from error
     identity = (str(op_compiler), facts.st_size, facts.st_mtime_ns, facts.st_ino)
     if identity not in _known:
-        _known[identity] = read_help(_help_of(op_compiler, environment, timeout_s))
+        _known[identity] = read_help(_help_of(op_compiler, toolchain.environment, timeout_s))
     return _known[identity]
 
 

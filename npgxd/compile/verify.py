@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from npgxd.errors import CompileError, StoreError
+from npgxd.errors import CompileError, RecordError, StoreError
 from npgxd.store.index import PackagedEntry, parse_index
 from npgxd.store.plain import digest_plain, read_plain
-from npgxd.toolchain.record import trace_of_support_info
+from npgxd.toolchain.record import coarse_trace, trace_of_support_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,22 +69,36 @@ def verify(ai_core: Path, spec: JobSpec) -> Verdict:
         entries = parse_index(read_plain(ai_core / index, _MAX_INDEX, beneath=ai_core))
     except StoreError as error:
         raise CompileError(f"the run package's index cannot be used: {error.message}", transient=True) from error
-    owners = _Owners(spec.items)
+    owners = _Owners(spec.items, both=not spec.flags.follow_op_params_jit)
     return _verdict([_look(ai_core, entry, owners) for entry in entries], owners)
 
 
 class _Owners:
-    """Which record of the job a kernel was compiled for, by the trace that its json gives."""
+    """Which record of the job a kernel was compiled for, by the trace that its json gives.
 
-    def __init__(self, items: Sequence[JobItem]) -> None:
+    Where that finds none, the coarse trace is tried, for a compiler that tells less; and, where op_compiler does not follow a
+    record's own flag but makes both, the trace with the other ``deterministic``.
+    """
+
+    def __init__(self, items: Sequence[JobItem], *, both: bool) -> None:
         self.items = items
-        self._by_trace: dict[str, list[JobItem]] = defaultdict(list)
+        self._both = both
+        self._full: dict[str, list[JobItem]] = defaultdict(list)
+        self._coarse: dict[str, list[JobItem]] = defaultdict(list)
         for item in items:
-            self._by_trace[item.trace].append(item)
+            self._full[item.trace].append(item)
+            self._coarse[coarse_trace(item.trace)].append(item)
 
     def of(self, op_type: str, described: dict[str, Any], kernel: str) -> JobItem:
         """The one item; _Unusable if no item, or more than one, could be meant."""
-        found = self._by_trace.get(trace_of_support_info(op_type, described), [])
+        try:
+            traces = [trace_of_support_info(op_type, described)]
+            if self._both:
+                traces += [trace_of_support_info(op_type, _with_deterministic(described, word)) for word in ("false", "true")]
+        except RecordError as error:
+            raise _Unusable(f"{kernel}: {error.message}") from error
+        looked = [self._full.get(trace, []) for trace in traces] + [self._coarse.get(coarse_trace(trace), []) for trace in traces]
+        found = next((items for items in looked if items), [])
         if len(found) != 1:
             raise _Unusable(f"{kernel} was compiled for {'none' if not found else 'more than one'} of the records")
         return found[0]
@@ -155,6 +169,12 @@ def _verdict(looked: Sequence[_Looked], owners: _Owners) -> Verdict:
             refused.setdefault(missing[0].key, one.problem)
     accepted = {key: tuple(found) for key, found in kernels.items() if key not in refused}
     return Verdict(accepted, refused, tuple(one.problem for one in unowned))
+
+
+def _with_deterministic(described: dict[str, Any], word: str) -> dict[str, Any]:
+    """As if the kernel had been compiled with the other flag; its record asked for one of the two."""
+    info = described.get("supportInfo")
+    return {**described, "supportInfo": {**info, "deterministic": word}} if isinstance(info, dict) else described
 
 
 def _brief(error: Exception) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.compile import processes
 from npgxd.compile.directory import OWNER, Identity, JobDirectory, Owner
-from npgxd.compile.leftovers import Leftovers, end_leftovers, identity
+from npgxd.compile.leftovers import Leftovers, belonging, end_leftovers, identity
 
 if TYPE_CHECKING:
     import subprocess
@@ -113,5 +113,7 @@ def test_a_torn_owner_file_is_dropped_and_ends_nobody(tmp_path: Path) -> None:
 
 
 def test_the_caller_and_its_ancestors_are_spared(tmp_path: Path) -> None:
-    claim(tmp_path / "jobs", identity(os.getpid()), identity(os.getppid()))
-    assert end_leftovers(tmp_path / "jobs").ended == 0
+    directory = claim(tmp_path / "jobs", identity(os.getpid()), identity(os.getppid()))
+    owner = directory.owner()
+    assert owner is not None
+    assert belonging(owner, directory.root, processes.table()) == []

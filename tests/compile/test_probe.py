@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,10 @@ HELP_BARE = """
 usage: op_compiler [-h] -p DIR -v SOC [-f]
   -f, --follow_op_params_jit        follow each record's deterministic flag (takes no value)
 """
+
+
+def toolchain(compiler: Path) -> SimpleNamespace:
+    return SimpleNamespace(op_compiler=compiler, environment={})
 
 
 def script(path: Path, body: str) -> Path:
@@ -46,36 +51,36 @@ def test_the_form_of_follow_is_read_from_the_help(text: str, form: str) -> None:
 def test_a_compiler_is_asked_once_and_again_when_it_changes(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     compiler = script(tmp_path / "op_compiler", f"echo x >> {calls}; echo '  -f, --follow_op_params_jit  follow'")
-    assert probe(compiler, {}).follow_op_params_jit == "bare"
-    assert probe(compiler, {}).follow_op_params_jit == "bare"
+    assert probe(toolchain(compiler)).follow_op_params_jit == "bare"
+    assert probe(toolchain(compiler)).follow_op_params_jit == "bare"
     assert calls.read_text() == "x\n"
     script(compiler, f"echo x >> {calls}; echo '  -f [true], --follow_op_params_jit [true]'")
-    assert probe(compiler, {}).follow_op_params_jit == "true"
+    assert probe(toolchain(compiler)).follow_op_params_jit == "true"
     assert calls.read_text() == "x\nx\n"
 
 
 def test_a_compiler_that_is_not_there_is_named() -> None:
     with pytest.raises(CompileError, match=r"cannot find op_compiler /nowhere/op_compiler"):
-        probe(Path("/nowhere/op_compiler"), {})
+        probe(toolchain(Path("/nowhere/op_compiler")))
 
 
 def test_a_compiler_that_may_not_be_run_is_named(tmp_path: Path) -> None:
     compiler = tmp_path / "op_compiler"
     compiler.write_text("#!/bin/sh\n")
     with pytest.raises(CompileError, match="cannot run"):
-        probe(compiler, {})
+        probe(toolchain(compiler))
 
 
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
     compiler = script(tmp_path / "op_compiler", "echo 'libascendcl.so: cannot open' >&2; exit 127")
     with pytest.raises(CompileError, match=r"exit status 127: libascendcl\.so: cannot open"):
-        probe(compiler, {})
+        probe(toolchain(compiler))
 
 
 def test_a_compiler_that_hangs_is_ended(tmp_path: Path) -> None:
     compiler = script(tmp_path / "op_compiler", f"echo $$ > {tmp_path}/pid; sleep 600")
     with pytest.raises(CompileError, match="did not end within"):
-        probe(compiler, {}, timeout_s=0.5)
+        probe(toolchain(compiler), timeout_s=0.5)
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -12,7 +12,8 @@ from npgxd.compile import ending, processes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.compile.conftest import Started
+
+from tests.compile.conftest import Started, runs, until
 
 SLEEP = "import time; time.sleep(600)"
 PARENT = """
@@ -57,17 +58,10 @@ def test_a_name_with_parentheses_and_spaces_does_not_confuse(started: Started, t
     code = "open('/proc/self/comm', 'w').write('a) R 1 (b'); open('ready', 'w').write('1\\n'); import time; time.sleep(600)"
     process = started.python(code)
     started_pid = process.pid
-    ready = tmp_path / "ready"
-    until_ready(ready)
+    until((tmp_path / "ready").exists, "the process is ready")
     seen = processes.read(started_pid)
     assert seen is not None
     assert (seen.name, seen.parent) == ("a) R 1 (b", os.getpid())
-
-
-def until_ready(path: Path) -> None:
-    from tests.compile.conftest import until
-
-    until(path.exists, "the process is ready")
 
 
 def test_descendants_are_found_across_sessions(started: Started, tmp_path: Path) -> None:
@@ -77,7 +71,8 @@ def test_descendants_are_found_across_sessions(started: Started, tmp_path: Path)
     assert grandchild in found
     assert parent.pid not in found
     assert len(found) == 2
-    ending.end_all(lambda: [p for p in found.values() if p.runs], grace_s=0)
+    ending.end_all(lambda: processes.descendants((parent.pid,), processes.table()).values(), grace_s=0)
+    assert not runs(grandchild)
 
 
 def test_a_signal_does_not_hit_another_process_that_got_the_pid(started: Started) -> None:

@@ -1,0 +1,52 @@
+"""What leaves a job: its run package and its verified kernels, copied into staging and on the disk before the result is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npgxd.compile.job import MadeKernel, MadePackage
+from npgxd.store.disk import DISK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from npgxd.compile.complog import LogWatch
+    from npgxd.compile.job import JobItem, JobSpec
+    from npgxd.compile.verify import Verdict, VerifiedKernel
+
+_PACKAGE = "package.run"
+
+
+class Staging:
+    """One job's part of the staging directory: ``<staging>/<job id>/``."""
+
+    def __init__(self, spec: JobSpec, package: Path) -> None:
+        """Take the package, before anything in it has run: its digest is that of the bytes that op_compiler wrote."""
+        self._spec = spec
+        self._root = spec.staging_dir / spec.job_id
+        DISK.make_directory(self._root, 0o700)
+        digest, _ = DISK.copy_file(package, self._root / _PACKAGE, beneath=package.parent)
+        DISK.fsync_directory(self._root)
+        self.made = MadePackage(digest, package.name, self._relative(self._root / _PACKAGE))
+
+    def kernels(self, verdict: Verdict, watch: LogWatch, share_s: float, between: Callable[[], None]) -> tuple[MadeKernel, ...]:
+        """Stage every verified kernel; ``between`` is called before each, and may end it all."""
+        made: list[MadeKernel] = []
+        for item in self._spec.items:
+            if (found := verdict.kernels.get(item.key)) is not None:
+                between()
+                cost = sum(watch.cost_of(kernel.object.stem, share_s) for kernel in found)
+                made.append(MadeKernel(item.key, self._relative(self._stage(item, found, cost)), cost))
+        return tuple(made)
+
+    def _stage(self, item: JobItem, found: tuple[VerifiedKernel, ...], cost_s: float) -> Path:
+        raise NotImplementedError
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self._spec.staging_dir).as_posix()
+
+    @staticmethod
+    def discard(spec: JobSpec) -> None:
+        """Nothing of this job is to be published."""
+        DISK.remove_tree(spec.staging_dir / spec.job_id)

@@ -1,0 +1,273 @@
+"""What reaches a compiler and what does not, and that everything ends, whoever dies first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.compile import JobStarted, processes
+from npgxd.compile.leftovers import end_leftovers
+from tests.compile.conftest import Bench, Started, family_of, runs, until
+from tools.cann_sim.records import elementwise
+
+if TYPE_CHECKING:
+    import pytest
+
+    from npgxd.compile import Job
+
+ADD = elementwise("Add", (4, 64))
+REPORT = """
+import json, os, resource, signal, sys
+def status(word):
+    return next(line.split(":")[1].strip() for line in open("/proc/self/status") if line.startswith(word))
+facts = {
+    "environment": dict(os.environ),
+    "descriptors": [os.readlink(fd) for name in os.listdir("/proc/self/fd") if os.path.lexists(fd := f"/proc/self/fd/{name}")],
+    "umask": os.umask(0), "nice": os.nice(0), "cwd": os.getcwd(), "session": os.getsid(0) == os.getpid(),
+    "blocked": status("SigBlk"), "ignored": status("SigIgn"), "core": resource.getrlimit(resource.RLIMIT_CORE),
+    "records": os.listdir(sys.argv[2]), "oom": open("/proc/self/oom_score_adj").read().strip(),
+}
+"""
+DAEMONISING = """
+import os, sys, time
+def write(name):
+    open(f"{out}/{name}.new", "w").write(f"{os.getpid()}\\n")
+    os.rename(f"{out}/{name}.new", f"{out}/{name}")
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        write("orphan")
+        if clear:
+            os.execve(sys.executable, ["python", "-c", "import time; time.sleep(600)"], {})
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+def compiler(path: Path, code: str, **names: object) -> Path:
+    """An op_compiler of a test's own: Python, with some names given."""
+    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    path.write_text(f"#!{sys.executable} -ISB\n{given}{textwrap.dedent(code)}")
+    path.chmod(0o755)
+    return path
+
+
+def started_event(job: Job) -> JobStarted:
+    found: list[JobStarted] = []
+    until(lambda: found.extend(event for event in job.receive() if isinstance(event, JobStarted)) or found, "op_compiler runs")
+    return found[0]
+
+
+def hanging(bench: Bench, kind: str = "hang", **changes: object) -> Job:
+    """A job whose compiler, its opc and a child of that hang for ever."""
+    bench.cann.order("Add", kind)
+    job = bench.start(bench.spec([ADD], **changes))
+    until(lambda: {"opc", "bisheng"} <= {process.name for process in family_of(job)}, "opc and its child hang")
+    return job
+
+
+# ---- what reaches a compiler -----------------------------------------------------------------------------------------
+
+
+def test_a_compiler_gets_nothing_of_the_daemon_but_what_is_meant_for_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told.json"
+    script = compiler(tmp_path / "op_compiler", REPORT + "json.dump(facts, open(told, 'w'))\nsys.exit(3)\n", told=str(told))
+    for name, value in {"DISPLAY": ":0", "SECRET": "x", "LD_PRELOAD": "", "NOTIFY_SOCKET": "/run/n", "HOME": "/daemon"}.items():
+        monkeypatch.setenv(name, value)
+    inherited = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(inherited, True)  # noqa: FBT003
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    umask = os.umask(0)
+    try:
+        spec = bench.spec([ADD], op_compiler=script, nice=3, environment={"DISPLAY": ":1", "MY_VAR": "x", "ASCEND_X": "kept"})
+        result = bench.run(spec)
+    finally:
+        os.umask(umask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(inherited)
+    assert result.exit_code == 3
+    facts = json.loads(told.read_text())
+    environment = facts["environment"]
+    assert not {"DISPLAY", "SECRET", "LD_PRELOAD", "NOTIFY_SOCKET", "MY_VAR"} & set(environment)
+    assert environment["ASCEND_X"] == "kept"
+    assert environment["HOME"] == str(spec.job_dir / "home")
+    assert environment["TMPDIR"] == str(spec.job_dir / "tmp")
+    opened = [where for where in facts["descriptors"] if not where.startswith("/proc/")]
+    assert sorted(where.partition(":")[0] for where in opened) == ["/dev/null", "pipe", "pipe"]
+    assert facts["umask"] == 0o077
+    assert facts["nice"] == os.nice(0) + 3
+    assert facts["cwd"] == str(spec.job_dir / "work")
+    assert facts["session"]
+    assert int(facts["blocked"], 16) == 0
+    by_python = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)  # the script's own interpreter ignores these
+    assert int(facts["ignored"], 16) == by_python
+    assert facts["core"] == [0, 0]
+    assert int(facts["oom"]) >= 300
+    assert [name.split("_")[:2] for name in facts["records"]] == [["00000", "Add"]]
+
+
+def test_output_without_end_is_kept_within_its_bound(bench: Bench, tmp_path: Path) -> None:
+    script = compiler(
+        tmp_path / "op_compiler", "import os\nfor _ in range(200): os.write(1, b'x' * 100_000)\nos.write(2, b'bye')\n"
+    )
+    spec = bench.spec([ADD], op_compiler=script, log_bytes=10_000)
+    result = bench.run(spec)
+    assert result.log_tail.endswith("bye")
+    assert (spec.job_dir / "op_compiler.out").stat().st_size < 11_000
+
+
+def test_a_worker_is_started_without_the_callers_paths(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('a module of the working directory was imported')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert bench.run(bench.spec([ADD])).failed == ()
+
+
+# ---- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deadline_ends_a_stubborn_compiler_and_names_what_was_at_work(bench: Bench) -> None:
+    bench.cann.order("Add", "hang_hard")
+    job = bench.start(bench.spec([ADD], deadline_s=1.5, grace_s=0.2))
+    (failed,) = bench.finish(job)[-1].failed
+    assert failed.reason == "op_compiler did not end within 1.5 s; at work: Add"
+    assert failed.transient
+    assert family_of(job) == []
+
+
+def test_a_cancelled_job_ends_with_the_reason_that_was_given(bench: Bench) -> None:
+    job = hanging(bench)
+    job.cancel("the daemon stops")
+    (failed,) = bench.finish(job)[-1].failed
+    assert (failed.reason, failed.transient) == ("the daemon stops", True)
+    assert family_of(job) == []
+
+
+def test_a_killed_worker_takes_its_compiler_and_that_ones_children_with_it(bench: Bench) -> None:
+    job = hanging(bench, "hang_hard")
+    os.kill(job.pid, signal.SIGKILL)
+    last = bench.finish(job)[-1]
+    assert last.reason == "the worker was ended by SIGKILL"
+    assert [failed.transient for failed in last.failed] == [True]
+    assert family_of(job) == []
+    assert end_leftovers(bench.jobs_dir).jobs == ()
+    assert list(bench.staging.iterdir()) == []
+
+
+def test_a_killed_compiler_is_a_passing_failure_and_its_children_end(bench: Bench) -> None:
+    job = hanging(bench)
+    (leader,) = [process for process in family_of(job) if process.name == "op_compiler"]
+    os.kill(leader.pid, signal.SIGKILL)
+    (failed,) = bench.finish(job)[-1].failed
+    assert "op_compiler was killed by SIGKILL" in failed.reason
+    assert failed.transient
+    assert family_of(job) == []
+
+
+def test_a_stopped_worker_is_ended_by_the_pool(bench: Bench) -> None:
+    bench.pool._slack_s = 0.3
+    job = hanging(bench, deadline_s=600.0)
+    os.kill(job.pid, signal.SIGSTOP)
+    job.cancel("no longer wanted")
+    last = bench.finish(job)[-1]
+    assert last.reason == "no longer wanted"
+    assert family_of(job) == []
+
+
+def test_a_worker_that_is_past_its_deadline_is_ended_by_the_pool(bench: Bench) -> None:
+    bench.pool._slack_s = 0.3
+    job = hanging(bench, deadline_s=3.0)
+    os.kill(job.pid, signal.SIGSTOP)
+    last = bench.finish(job)[-1]
+    assert last.reason == "the worker did not keep its deadline"
+    assert family_of(job) == []
+
+
+def test_a_child_that_was_forked_away_is_ended_with_a_compiler_that_goes_on(
+    bench: Bench, tmp_path: Path, started: Started
+) -> None:
+    script = compiler(tmp_path / "op_compiler", DAEMONISING + "time.sleep(600)", out=str(tmp_path), clear=True)
+    job = bench.start(bench.spec([ADD], op_compiler=script))
+    orphan = started.pid_in(tmp_path / "orphan")
+    job.cancel()
+    bench.finish(job)
+    assert not runs(orphan)
+
+
+def test_a_child_that_was_forked_away_is_ended_when_its_compiler_ends(bench: Bench, tmp_path: Path, started: Started) -> None:
+    script = compiler(tmp_path / "op_compiler", DAEMONISING + "sys.exit(1)", out=str(tmp_path), clear=True)
+    job = bench.start(bench.spec([ADD], op_compiler=script))
+    orphan = started.pid_in(tmp_path / "orphan")
+    (failed,) = bench.finish(job)[-1].failed
+    assert "exit status 1 and generated no run package" in failed.reason
+    assert not runs(orphan)
+
+
+def test_a_child_that_was_forked_away_is_found_after_its_worker_was_killed(
+    bench: Bench, tmp_path: Path, started: Started
+) -> None:
+    script = compiler(tmp_path / "op_compiler", DAEMONISING + "time.sleep(600)", out=str(tmp_path), clear=False)
+    job = bench.start(bench.spec([ADD], op_compiler=script))
+    orphan = started.pid_in(tmp_path / "orphan")
+    os.kill(job.pid, signal.SIGKILL)
+    bench.finish(job)
+    assert not runs(orphan)
+
+
+DAEMON = """
+import select, sys, time
+from pathlib import Path
+from npgxd.compile import JobSpec, Pool
+spec = JobSpec.unpack(Path(sys.argv[1]).read_bytes())
+job = Pool(1).start(spec)
+Path("token").write_text(job.token)
+while True:
+    select.select([job], [], [], 1)
+    job.receive()
+"""
+
+
+def daemon(bench: Bench, started: Started, tmp_path: Path):
+    """A process that owns a pool with one hanging job, as the daemon does; and who belongs to that job."""
+    bench.cann.order("Add", "hang_hard")
+    (tmp_path / "spec").write_bytes(bench.spec([ADD]).pack())
+    process = started.python(DAEMON, str(tmp_path / "spec"), env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+
+    def family() -> list[processes.Process]:
+        token = (tmp_path / "token").read_text()
+        return [p for p in processes.table().values() if p.runs and processes.carries(p, f"NPGXD_JOB={token}")]
+
+    until((tmp_path / "token").exists, "the job is started")
+    until(lambda: {"opc", "bisheng"} <= {p.name for p in family()}, "opc and its child hang")
+    return process, family
+
+
+def test_everything_ends_when_the_daemon_is_killed(bench: Bench, started: Started, tmp_path: Path) -> None:
+    process, family = daemon(bench, started, tmp_path)
+    process.kill()
+    process.wait()
+    until(lambda: not family(), "worker, compiler and its children have ended")
+    assert end_leftovers(bench.jobs_dir).jobs == ()
+
+
+def test_what_daemon_and_worker_left_is_ended_at_the_next_start(bench: Bench, started: Started, tmp_path: Path) -> None:
+    process, family = daemon(bench, started, tmp_path)
+    worker = next(p for p in family() if p.parent == process.pid)
+    os.kill(worker.pid, signal.SIGSTOP)  # so that it cannot clean up
+    process.kill()
+    process.wait()
+    os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: worker.pid not in {p.pid for p in family()}, "the worker has ended")
+    left = end_leftovers(bench.jobs_dir, grace_s=0.2)
+    assert left.jobs == ("0" * 32,)
+    assert list(left) == [f"ended {left.ended} processes of 1 jobs: {'0' * 32}"]
+    assert family() == []
+    assert end_leftovers(bench.jobs_dir).jobs == ()
