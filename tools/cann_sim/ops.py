@@ -18,15 +18,27 @@ BUILT_IN = (
         "liboptiling_cube.so",
         "cube_tiling.h",
         (
-            "MatMulV2",
-            "MatMulV3",
-            "MatMul",
-            "BatchMatMulV2",
-            "BatchMatMulV3",
-            "BatchMatMul",
-            "GemmV2",
-            "Conv2D",
-            "FlashAttentionScore",
+            *(
+                "MatMulV2",
+                "MatMulV3",
+                "MatMul",
+                "BatchMatMulV2",
+                "BatchMatMulV3",
+                "BatchMatMul",
+                "TransposeBatchMatMul",
+                "GemmV2",
+            ),
+            *("GroupedMatmul", "QuantBatchMatmulV3", "WeightQuantBatchMatmulV2", "Conv2D", "Conv2DBackpropFilter"),
+            *("Conv2DBackpropInput", "Conv3D", "Conv3DV2"),
+        ),
+    ),
+    Group(
+        "liboptiling_transformer.so",
+        "cube_tiling.h",
+        (
+            *("FlashAttentionScore", "FlashAttentionScoreGrad", "FusedInferAttentionScore", "IncreFlashAttention"),
+            *("PromptFlashAttention", "RotaryPositionEmbedding", "ApplyRotaryPosEmb", "MoeDistributeCombine"),
+            *("MoeDistributeCombineV2", "MoeDistributeDispatch", "MoeDistributeDispatchV2", "MoeGatingTopKSoftmax"),
         ),
     ),
     Group(
@@ -49,7 +61,19 @@ BUILT_IN = (
                 "GeluV2",
                 "Swish",
             ),
-            *("SwishGrad", "SwiGlu", "Silu", "SiluGrad", "Softplus", "ThresholdGradV2D", "Cast"),
+            *("SwishGrad", "SwiGlu", "SwiGluGrad", "Silu", "SiluGrad", "Softplus", "SoftplusV2", "SoftplusV2Grad", "Cast"),
+            *(
+                "ThresholdGradV2D",
+                "Elu",
+                "EluGradV2",
+                "Glu",
+                "GLUGrad",
+                "GeluGradV2",
+                "HardSwish",
+                "HardSwishGrad",
+                "HardtanhGrad",
+            ),
+            *("LeakyReluGrad", "PRelu", "Hypot", "Atan2", "Mod", "LeftShift", "RightShift", "Trunc"),
         ),
     ),
     Group(
@@ -68,7 +92,11 @@ BUILT_IN = (
             *("ReduceMean", "ReduceMeanD", "ReduceSum", "ReduceSumD", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceAll"),
             *("ReduceAny", "ReduceStdV2", "ArgMaxV2", "ArgMin", "ArgMaxWithValue", "ArgMinWithValue", "Cumsum", "TopKV2", "Sort"),
             *("RmsNorm", "RmsNormGrad", "LayerNormV4", "LayerNormV3", "LayerNormGradV3", "LpNormV2", "SoftmaxV2", "SoftmaxGrad"),
-            *("LogSoftmaxV2", "LogSoftmaxGrad", "NLLLoss", "NLLLossGrad", "SquareSumV1", "BiasAddGrad"),
+            *("LogSoftmaxV2", "LogSoftmaxGrad", "NLLLoss", "NLLLossGrad", "SquareSumV1", "BiasAddGrad", "Cumprod", "Median"),
+            *("CountNonzero", "ReduceLogSumExp", "ReduceVar", "GroupNorm", "GroupNormGrad", "BNInferenceD", "BatchNormV3"),
+            *("BatchNormGradV3", "MseLoss", "MseLossGrad", "SmoothL1LossV2", "SmoothL1LossGradV2", "BinaryCrossEntropy"),
+            *("BinaryCrossEntropyGrad", "SigmoidCrossEntropyWithLogitsV2", "AvgPoolV2", "AvgPoolV2Grad", "AdaptiveAvgPool2d"),
+            *("AdaptiveAvgPool2dGrad", "MaxPoolWithArgmaxV3", "MaxPoolGradWithArgmaxV3"),
         ),
     ),
     Group(
@@ -104,7 +132,8 @@ BUILT_IN = (
                 "Tril",
                 "Triu",
             ),
-            *("ReverseV2", "Range", "LinSpace", "Eye", "OneHot", "OneHotV2"),
+            *("ReverseV2", "Range", "LinSpace", "Eye", "OneHot", "OneHotV2", "StridedSliceGrad", "ResizeBilinearV2"),
+            "ResizeNearestNeighborV2",
         ),
     ),
     Group(
@@ -122,7 +151,8 @@ BUILT_IN = (
                 "ScatterNdUpdate",
             ),
             *("ScatterAdd", "ScatterNdAdd", "InplaceUpdate", "InplaceScatterAdd", "EmbeddingDenseGrad", "EmbeddingDenseGradV2"),
-            *("MaskedSelect", "NonZero", "StridedSliceAssignV2"),
+            *("MaskedSelect", "MaskedScatter", "NonZero", "StridedSliceAssignV2", "IndexFillD", "Bucketize", "SearchSorted"),
+            "UniqueWithCountsExt2",
         ),
     ),
     Group(
@@ -133,7 +163,11 @@ BUILT_IN = (
     Group(
         "liboptiling_random.so",
         "data_copy.h",
-        ("DropOutDoMask", "DropOutDoMaskV3", "DropOutGenMaskV4", "StatelessRandomUniformV2", "StatelessRandomNormalV2"),
+        (
+            *("DropOutDoMask", "DropOutDoMaskV3", "DropOutGenMaskV4", "StatelessRandomUniformV2", "StatelessRandomNormalV2"),
+            *("StatelessRandomUniformInt", "StatelessRandperm", "StatelessBernoulli", "SimThreadExponential"),
+            "MultinomialWithReplacement",
+        ),
     ),
 )
 

@@ -146,6 +146,22 @@ class Bench:
         return {f"{path.parent.name}/{path.name}": path.read_bytes().hex() for path in target.glob("*/*/*/*.o")}
 
 
+@pytest.fixture
+def waits_for_lock() -> Callable[[Path], bool]:
+    """Whether, within a bounded time, some process waits for the flock of a file."""
+
+    def waits(path: Path) -> bool:
+        inode = f":{path.stat().st_ino}"
+        for _ in range(2000):
+            locks = Path("/proc/locks").read_text().splitlines()
+            if any("->" in line and line.split()[6].endswith(inode) for line in locks):
+                return True
+            time.sleep(0.01)
+        return False
+
+    return waits
+
+
 @pytest.fixture(scope="session")
 def bench_type() -> type[Bench]:
     return Bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from tools.cann_sim import Reader
 from tools.cann_sim.records import elementwise, many
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ADD, EXP, MUL = elementwise("Add", (4, 8)), elementwise("Exp", (4, 8)), elementwise("Mul", (4, 8))
@@ -140,6 +142,21 @@ def test_installing_where_nothing_may_be_written_fails_with_the_reason(shared, t
     done = shared.run(shared.compile([ADD]).package, f"--install-path={blocked}")
     assert done.returncode == 1
     assert f"into {blocked} failed" in done.stderr
+
+
+def test_an_install_of_9_1_waits_for_the_vendors_lock(shared, tmp_path: Path, waits_for_lock: Callable[[Path], bool]):
+    root = tmp_path / "root"
+    lock = root / "static_kernel/ai_core/config/static_kernel.lock"
+    lock.parent.mkdir(parents=True)
+    package = shared.compile([ADD]).package
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        started = subprocess.Popen([package, "-q", f"--install-path={root}"], env=shared.env())
+        waited = waits_for_lock(lock)
+        assert not (lock.parent / "ascend910b/binary_info_config.json").exists()
+    assert started.wait(timeout=60) == 0
+    assert waited
+    assert set(total(root)) == {"Add"}
 
 
 def test_concurrent_installs_of_9_1_keep_each_others_entries(shared, tmp_path: Path):

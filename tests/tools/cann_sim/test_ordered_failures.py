@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -168,6 +169,19 @@ def test_an_order_can_be_limited_in_number_over_several_runs(bench):
     bench.cann.order("Add", "fail", times=2)
     compiled = [bench.compile([*RECORDS, elementwise("Add", (2,))]), bench.compile(RECORDS)]
     assert [len(ops_in(bench, one) & {"Add"}) for one in compiled] == [0, 1]
+
+
+def test_uses_of_a_limited_order_are_counted_one_at_a_time(bench, waits_for_lock):
+    order = bench.cann.order("Add", "fail", times=1)
+    taken = bench.cann.home / f"sim-order-{order.id}.taken"
+    with taken.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process, out, _ = bench.start(RECORDS, "-f")
+        waited = waits_for_lock(taken)
+        held.write(b".")
+    process.communicate(timeout=60)
+    assert waited
+    assert list(out.glob("*_compile_log/*_error.log")) == [], "the other use was the last one"
 
 
 def test_a_limited_order_is_used_up_once_by_concurrent_runs(bench):

@@ -183,6 +183,12 @@ def test_the_trap_is_also_in_the_path_behind_a_link(root_of, tmp_path: Path):
     assert Reader(SOC).load(tmp_path / "link").loaded == 0
 
 
+def test_the_trap_is_also_in_the_path_of_a_link(root_of, tmp_path: Path):
+    (tmp_path / "x.org").mkdir()
+    (tmp_path / "x.org" / "link").symlink_to(root_of(ADD))
+    assert Reader(SOC).load(tmp_path / "x.org" / "link").loaded == 0
+
+
 def test_paths_have_a_limit(root_of, tmp_path: Path):
     root = root_of(ADD)
     index = json.loads((root / INDEX).read_text())
