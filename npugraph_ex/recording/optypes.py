@@ -261,10 +261,11 @@ OPS: Final[dict[str, str | Op]] = ELEMENTWISE | REDUCTIONS | NORMS_AND_LOSSES | 
 """aten operator (packet name, in-place underscore removed) -> how it is told."""
 
 NO_KERNEL: Final = frozenset({
-    "_unsafe_view", "_reshape_alias", "reshape", "empty", "empty_like", "empty_strided", "empty_permuted",
-    "new_empty", "new_empty_strided", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_local_scalar_dense", "item",
-    "lift_fresh", "lift", "detach", "alias", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
-    "sym_constrain_range_for_size", "resize", "set", "is_same_size", "_print",
+    "_unsafe_view", "_reshape_alias", "reshape", "unsafe_split", "unsafe_split_with_sizes", "empty", "empty_like",
+    "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "sym_size", "sym_stride", "sym_numel",
+    "sym_storage_offset", "_local_scalar_dense", "item", "lift_fresh", "lift", "detach", "alias", "_assert_async",
+    "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size", "resize", "set",
+    "is_same_size", "_print",
 })  # fmt: skip
 """Operators that move no data on the device: views, allocations, questions about sizes, and what the host does."""
 
