@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import zmq
+
+from npgxd.client.connection import Connection
+from npgxd.errors import DaemonUnavailable
+from npgxd.wire.messages import Status
 from tools.cann_sim import Costs, SimulatedCann, create
 from tools.demo.failure import DemoError
 
@@ -29,6 +34,7 @@ JOBS = 2
 
 READY_S = 20.0
 STOP_S = 30.0
+_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class Node:
         self.config = directory / "npgxd.toml"
         self.config.write_text(self._configuration(), encoding="utf-8")
         self.daemon: Child | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +71,7 @@ class Node:
             self.daemon.signal(signal.SIGTERM)
             if self.daemon.wait(STOP_S) is None:
                 self.daemon.signal(signal.SIGKILL)
+        self._context.destroy(linger=0)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def _configuration(self) -> str:
@@ -137,18 +145,23 @@ class Node:
 
     def status(self) -> dict[str, Any] | None:
         """The daemon's status document (docs/file-formats.md), or None if it does not answer."""
-        if not self.socket.exists():
+        try:
+            connection = Connection(self._context, self.socket, handshake_s=_ANSWER_S)
+        except DaemonUnavailable:
             return None
-        answer = self.npgxctl("status", "--json")
-        if answer.returncode != 0:
+        try:
+            reply = connection.request(Status(), timeout_s=_ANSWER_S)
+        except DaemonUnavailable:
             return None
-        document: dict[str, Any] = json.loads(answer.stdout)
+        finally:
+            connection.close()
+        document: dict[str, Any] = json.loads(b"".join(reply.frames))
         return document
 
     def counters(self) -> Counters:
         """What the daemon has done so far; DemoError if it does not answer."""
         document = self.status()
         if document is None:
-            raise DemoError("the daemon does not answer npgxctl status")
+            raise DemoError("the daemon does not answer")
         cache = document["cache"]
         return Counters(cache["hits"], cache["compiled"], cache["failed"], document["kernels"]["count"])
