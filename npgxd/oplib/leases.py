@@ -1,0 +1,145 @@
+"""Leases: one file for each claim of a client process on a view, held by a lock that ends with the process.
+
+The client holds a shared ``flock`` on the file through a read-only descriptor, for life.  A lease whose exclusive lock can be had
+without waiting is held by nobody.  So a lease ends when its process does, however it ends, also while no daemon runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from npgxd.errors import StoreError
+from npgxd.store.plain import read_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npgxd.store.state import StateDirectory
+
+log = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 64 * 1024
+_ID_LENGTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """What a lease file says: the view, and who asked for it. The lock, not the text, says whether it is held."""
+
+    lease: str
+    view: str
+    session: str
+    uid: int
+    pid: int
+    started: float
+    boot: str
+
+
+class Leases:
+    """All lease files of a state directory."""
+
+    def __init__(self, state: StateDirectory, boot: str) -> None:
+        self._state = state
+        self._boot = boot
+        self._offered: dict[str, LeaseFacts] = {}
+        """Offered and not confirmed: held by this table until the client has its lock, or its session has ended."""
+        self._count = sum(1 for _ in state.leases.iterdir())
+
+    def offer(self, view: str, *, session: str, uid: int, pid: int, started: float) -> LeaseFacts:
+        """Make a lease file for a view; it is on the disk when this returns, and held until ``confirm`` or ``session_ended``."""
+        facts = LeaseFacts(secrets.token_hex(_ID_LENGTH // 2), view, session, uid, pid, started, self._boot)
+        text = {"view": view, "session": session, "uid": uid, "pid": pid, "started": started, "boot": self._boot}
+        self._state.disk.write_file(self._state.leases / facts.lease, json.dumps(text).encode())
+        self._offered[facts.lease] = facts
+        self._count += 1
+        return facts
+
+    def confirm(self, lease: str) -> str:
+        """The client says that it has the lock: from now on only the lock counts. The lease's view.
+
+        Raises:
+            StoreError: the lease was not offered, or nobody has its lock.
+        """
+        facts = self._offered.get(lease)
+        if facts is None:
+            raise StoreError(f"lease {lease} was not offered", hint="ask for the view's lease again")
+        if not self.is_held(lease):
+            raise StoreError(f"nobody holds the lock of lease {lease}", hint="lock the lease file (shared) before saying leased")
+        del self._offered[lease]
+        return facts.view
+
+    def session_ended(self, session: str) -> None:
+        """What was offered to a session and not confirmed is not held any longer."""
+        for lease in [lease for lease, facts in self._offered.items() if facts.session == session]:
+            del self._offered[lease]
+
+    def is_held(self, lease: str) -> bool:
+        """Whether some process has the lease file's lock."""
+        with self._try_lock(lease) as free:
+            return free is False
+
+    def count(self) -> int:
+        """How many lease files there are."""
+        return self._count
+
+    def release_dead(self) -> list[LeaseFacts]:
+        """Remove the files of leases that nobody holds; those leases."""
+        released: list[LeaseFacts] = []
+        for entry in sorted(os.scandir(self._state.leases), key=lambda entry: entry.name):
+            if entry.name in self._offered:
+                continue
+            with self._try_lock(entry.name) as free:
+                if free is False:
+                    continue
+                # Unlinked under the exclusive lock: a client that opened it meanwhile cannot get its lock on a linked file.
+                facts = self._facts(entry.name)
+                if free is None or facts is None:
+                    log.warning("leases/%s is not a lease, and is removed", entry.name)
+                self._state.disk.remove_tree(self._state.leases / entry.name)
+                if facts is not None:
+                    released.append(facts)
+        self._count = sum(1 for _ in self._state.leases.iterdir())
+        return released
+
+    def views_in_use(self) -> set[str]:
+        """The views of all leases, held or offered."""
+        used = {facts.view for facts in self._offered.values()}
+        for path in self._state.leases.iterdir():
+            facts = self._facts(path.name)
+            if facts is not None:
+                used.add(facts.view)
+        return used
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _try_lock(self, lease: str) -> Iterator[bool | None]:
+        """True while we have the exclusive lock, False if somebody else has one, None if there is no plain file."""
+        try:
+            fd = os.open(self._state.leases / lease, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            yield None
+            return
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
+    def _facts(self, lease: str) -> LeaseFacts | None:
+        try:
+            said = json.loads(read_plain(self._state.leases / lease, _MAX_BYTES))
+            return LeaseFacts(lease, said["view"], said["session"], said["uid"], said["pid"], said["started"], said["boot"])
+        except (StoreError, ValueError, KeyError, TypeError):
+            return None

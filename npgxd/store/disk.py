@@ -1,0 +1,299 @@
+"""The only module that writes, renames, fsyncs, links or removes published state.
+
+Promise: a file or directory that appears under its final name is complete, has the mode that was asked for whatever the umask, and
+(where ``durable``) is on the disk before the call returns.  Every act goes through :meth:`Disk.step` first, so that a test can stand
+in for the disk and fail, or end the process, at any one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from npgxd.errors import StoreError
+from npgxd.store.plain import chunks, open_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_MODE: Final = 0o644
+DIRECTORY_MODE: Final = 0o755
+TEMPORARY_PREFIX: Final = ".npgxd-"
+
+_FULL = "The disk that holds the state directory is full or over quota: free space there, or move state_dir to a larger disk"
+_HINTS: Final = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: "The file system is mounted read-only: remount it read-write, or set another state_dir",
+    errno.EACCES: "Give the daemon's user write access to it, or set another state_dir",
+    errno.EPERM: "Give the daemon's user write access to it, or set another state_dir",
+    errno.EIO: "The disk reports an input/output error: look into the kernel log, and do not trust this disk",
+    errno.EMFILE: "The daemon is out of file descriptors: raise LimitNOFILE",
+    errno.ENAMETOOLONG: "Use a shorter state_dir",
+}
+_LINK_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP})
+
+
+@contextlib.contextmanager
+def explained(operation: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into a StoreError that names the operation, the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"cannot {operation} {path}: {error.strerror or error}",
+            hint=_HINTS.get(error.errno or 0, ""),
+            path=str(path),
+            errno=error.errno,
+        ) from error
+
+
+class Disk:
+    """The disk as it is. Subclasses may override :meth:`step`; nothing else is meant to be replaced."""
+
+    def step(self, operation: str, path: Path) -> None:
+        """Called before each act on the disk: write, fsync, rename, link, mkdir, chmod, unlink, rmdir."""
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def write_file(
+        self, path: Path, data: bytes, mode: int = FILE_MODE, *, staging: Path | None = None, durable: bool = True
+    ) -> None:
+        """Put ``data`` at ``path`` by one rename, replacing what was there.
+
+        The temporary file lies in ``staging`` (same file system), else beside ``path``.
+        """
+        temporary = self._temporary(path, data, mode, staging, durable=durable)
+        with self._discarded_on_error(temporary), explained("put in place", path):
+            self.step("rename", path)
+            os.rename(temporary, path)
+        if durable:
+            self.fsync_directory(path.parent)
+
+    def create_file(
+        self, path: Path, data: bytes, mode: int = FILE_MODE, *, staging: Path | None = None, durable: bool = True
+    ) -> bool:
+        """As ``write_file``, but False, and nothing changed, if ``path`` exists."""
+        temporary = self._temporary(path, data, mode, staging, durable=durable)
+        try:
+            with explained("put in place", path):
+                self.step("link", path)
+                os.link(temporary, path, follow_symlinks=False)
+        except StoreError as error:
+            if error.data["errno"] == errno.EEXIST:
+                return False
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if durable:
+            self.fsync_directory(path.parent)
+        return True
+
+    def copy_file(
+        self, source: Path, target: Path, mode: int = FILE_MODE, *, beneath: Path | None = None, durable: bool = True
+    ) -> tuple[str, int]:
+        """Copy a plain file to a new name; its sha256 and size, taken while copying."""
+        digest = hashlib.sha256()
+        size = 0
+        with open_plain(source, beneath=beneath) as fd, explained("write", target), self._new_file(target, mode) as out:
+            for chunk in chunks(fd, source):
+                digest.update(chunk)
+                size += len(chunk)
+                _write_all(out, chunk)
+            if durable:
+                self.step("fsync", target)
+                os.fsync(out)
+        return digest.hexdigest(), size
+
+    def link_or_copy(self, source: Path, target: Path) -> bool:
+        """Make ``target`` the same file as ``source``; True if it is a hard link, False where it had to be a copy."""
+        self.step("link", target)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _LINK_UNSUPPORTED:
+                with explained("link", target):
+                    raise
+        else:
+            return True
+        self.copy_file(source, target, durable=False)
+        return False
+
+    def fsync_file(self, path: Path) -> None:
+        """The content of a plain file reaches the disk."""
+        with open_plain(path) as fd, explained("fsync", path):
+            self.step("fsync", path)
+            os.fsync(fd)
+
+    def unlink(self, path: Path, *, durable: bool = False) -> bool:
+        """Remove one name; False if it was not there."""
+        self.step("unlink", path)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            with explained("remove", path):
+                raise
+        if durable:
+            self.fsync_directory(path.parent)
+        return True
+
+    # ---- directories -------------------------------------------------------------------------------------------------
+
+    def make_directory(self, path: Path, mode: int = DIRECTORY_MODE, *, exist_ok: bool = False) -> bool:
+        """Make one directory with exactly ``mode``; True if it is new. What exists must be a directory, not a link."""
+        self.step("mkdir", path)
+        with explained("make directory", path):
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                if not exist_ok:
+                    raise
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    raise StoreError(f"{path} is in the way: it is not a directory", path=str(path)) from None
+                return False
+            os.chmod(path, mode)
+        return True
+
+    def set_mode(self, path: Path, mode: int) -> None:
+        """Give a file or directory of ours exactly ``mode``."""
+        self.step("chmod", path)
+        with explained("change the mode of", path):
+            os.chmod(path, mode)
+
+    def fsync_directory(self, path: Path) -> None:
+        """The names in a directory reach the disk."""
+        self.step("fsync", path)
+        with explained("fsync", path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def fsync_tree(self, root: Path) -> None:
+        """Every file and directory below ``root``, and ``root`` itself, reach the disk, the deepest first."""
+        for directory, _, files in os.walk(root, topdown=False, followlinks=False, onerror=_raise):
+            for name in files:
+                self.fsync_file(Path(directory, name))
+            self.fsync_directory(Path(directory))
+
+    def publish(self, staged: Path, final: Path, *, durable: bool = True) -> bool:
+        """``staged`` (file or whole tree, complete) becomes ``final`` by one rename; False, and nothing changed, if that exists.
+
+        The caller is the only writer (it holds the instance lock), so looking first is enough for files.
+        """
+        if final.is_symlink() or final.is_file():
+            return False
+        self.step("rename", final)
+        try:
+            os.rename(staged, final)
+        except OSError as error:
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR}:
+                return False
+            with explained("publish", final):
+                raise
+        if durable:
+            self.fsync_directory(final.parent)
+        return True
+
+    def move(self, source: Path, target: Path, *, durable: bool = True) -> None:
+        """Rename ``source`` to the new name ``target``; afterwards a reader of the old name finds nothing at all."""
+        self.step("rename", target)
+        with explained("move", source):
+            os.rename(source, target)
+        if durable:
+            self.fsync_directory(source.parent)
+            self.fsync_directory(target.parent)
+
+    def remove_tree(self, path: Path) -> bool:
+        """Remove ``path`` and all below it, following no link, whatever modes it has; False if it was not there."""
+        with explained("remove", path):
+            try:
+                facts = os.lstat(path)
+            except FileNotFoundError:
+                return False
+            if not stat.S_ISDIR(facts.st_mode):
+                return self.unlink(path)
+            parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._remove_below(parent, path.name, path)
+            finally:
+                os.close(parent)
+        return True
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _remove_below(self, parent: int, name: str, path: Path) -> None:
+        """Remove directory ``name`` of descriptor ``parent``; ``path`` is for people."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(name, flags, dir_fd=parent)
+        except PermissionError:  # a compiler may leave a directory that even its owner cannot read
+            os.chmod(name, 0o700, dir_fd=parent)
+            fd = os.open(name, flags, dir_fd=parent)
+        try:
+            os.fchmod(fd, 0o700)
+            with os.scandir(fd) as found:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+            for inner, is_directory in entries:
+                if is_directory:
+                    self._remove_below(fd, inner, path / inner)
+                else:
+                    self.step("unlink", path / inner)
+                    os.unlink(inner, dir_fd=fd)
+        finally:
+            os.close(fd)
+        self.step("rmdir", path)
+        os.rmdir(name, dir_fd=parent)
+
+    def _temporary(self, path: Path, data: bytes, mode: int, staging: Path | None, *, durable: bool) -> Path:
+        """A complete file under a name that nobody looks for."""
+        temporary = (staging or path.parent) / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        with self._discarded_on_error(temporary), explained("write", path), self._new_file(temporary, mode) as fd:
+            _write_all(fd, data)
+            if durable:
+                self.step("fsync", path)
+                os.fsync(fd)
+        return temporary
+
+    @contextlib.contextmanager
+    def _new_file(self, path: Path, mode: int) -> Iterator[int]:
+        self.step("write", path)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            yield fd
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _discarded_on_error(self, temporary: Path) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _raise(error: OSError) -> None:
+    with explained("list", Path(error.filename or "?")):
+        raise error
+
+
+DISK: Final = Disk()

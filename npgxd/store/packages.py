@@ -1,0 +1,43 @@
+"""Run packages by digest: the provenance of kernels, and what the documented output tree shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npgxd.store.disk import FILE_MODE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npgxd.store.catalog import Catalog
+    from npgxd.store.state import StateDirectory
+
+
+class PackageStore:
+    """All run packages of a state directory."""
+
+    def __init__(self, state: StateDirectory, catalog: Catalog) -> None:
+        self._state = state
+        self._catalog = catalog
+
+    def path(self, digest: str) -> Path:
+        """Where a package lies."""
+        return self._state.packages / f"{digest}.run"
+
+    def publish(self, staged: Path, digest: str, name: str) -> Path:
+        """Make a staged package (already on the disk) visible under its digest; one that is there already stays."""
+        final = self.path(digest)
+        size = staged.stat().st_size
+        self._state.disk.set_mode(staged, FILE_MODE)
+        if not self._state.disk.publish(staged, final):
+            self._state.disk.unlink(staged)
+        self._catalog.add_package(digest, name, size)
+        return final
+
+    def name(self, digest: str) -> str:
+        """The vendor's file name, or one made of the digest where it is not known any more."""
+        return self._catalog.package_name(digest) or f"static_kernel_{digest[:18]}.run"
+
+    def count(self) -> int:
+        """How many there are."""
+        return self._catalog.package_count()

@@ -1,0 +1,89 @@
+"""Reading what others made: plain files only, no links, nothing that blocks, nothing without a bound.
+
+Compilers and clients can leave symbolic links, pipes and devices where a file is expected.  Everything here opens without following
+links, looks at what was opened rather than at its name, and raises StoreError for anything that is not a plain file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from npgxd.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHUNK: Final = 1024 * 1024
+_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@contextmanager
+def open_plain(path: Path, *, beneath: Path | None = None) -> Iterator[int]:
+    """A descriptor of the plain file ``path``; with ``beneath``, no directory between that root and the file may be a link."""
+    try:
+        fd = _open_beneath(beneath, path) if beneath is not None else os.open(path, _FLAGS)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StoreError(f"{path} is not a plain file", path=str(path))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_plain(path: Path, limit: int, *, beneath: Path | None = None) -> bytes:
+    """The bytes of the plain file ``path``; more than ``limit`` of them is a StoreError."""
+    with open_plain(path, beneath=beneath) as fd:
+        parts: list[bytes] = []
+        size = 0
+        for chunk in chunks(fd, path):
+            size += len(chunk)
+            if size > limit:
+                raise StoreError(f"{path} is larger than {limit} bytes", path=str(path))
+            parts.append(chunk)
+    return b"".join(parts)
+
+
+def digest_plain(path: Path, *, beneath: Path | None = None) -> tuple[str, int]:
+    """sha256 (hexadecimal) and size of the plain file ``path``."""
+    digest = hashlib.sha256()
+    size = 0
+    with open_plain(path, beneath=beneath) as fd:
+        for chunk in chunks(fd, path):
+            digest.update(chunk)
+            size += len(chunk)
+    return digest.hexdigest(), size
+
+
+def chunks(fd: int, path: Path) -> Iterator[bytes]:
+    """What is left to read from ``fd``, piece by piece; read errors name ``path``."""
+    while True:
+        try:
+            chunk = os.read(fd, CHUNK)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def _open_beneath(root: Path, path: Path) -> int:
+    """Open ``path`` below ``root``, one component at a time, following no link on the way."""
+    inner = PurePosixPath(path.relative_to(root) if path.is_absolute() else path)
+    if not inner.parts or ".." in inner.parts:
+        raise StoreError(f"{path} leaves {root}", path=str(path))
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in inner.parts[:-1]:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            os.close(directory)
+            directory = deeper
+        return os.open(inner.parts[-1], _FLAGS, dir_fd=directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,166 @@
+"""The state directory: its layout, its format, and the lock that makes one daemon its owner.
+
+Nothing in it is absolute: it can be moved, or reached through a symbolic link, and everything still hits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from npgxd.errors import AlreadyRunning, StateRefused, StoreError
+from npgxd.store.disk import DISK, Disk, explained
+from npgxd.store.mounts import mount_of
+from npgxd.store.plain import read_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+_FORMAT_TEXT: Final = f"npgxd-state {FORMAT}\n"
+_MAX_PATH: Final = 3000
+_PUBLIC: Final = ("kernels", "packages", "views", "leases")
+_PRIVATE: Final = ("rounds", "jobs", "staging", "quarantine")
+
+
+class StateDirectory:
+    """An opened state directory, of a known format, owned by this process once ``lock`` has returned."""
+
+    def __init__(self, path: Path, store_id: str, disk: Disk) -> None:
+        self.path = path
+        self.store_id = store_id
+        self.disk = disk
+        self._lock: int | None = None
+        self.kernels = path / "kernels"
+        self.packages = path / "packages"
+        self.views = path / "views"
+        self.leases = path / "leases"
+        self.rounds = path / "rounds"
+        self.jobs = path / "jobs"
+        self.staging = path / "staging"
+        self.quarantine = path / "quarantine"
+        self.catalog = path / "catalog.sqlite"
+
+    @classmethod
+    def open(cls, path: Path, *, disk: Disk = DISK) -> StateDirectory:
+        """Lock ``path``, make what is missing in it, and refuse, untouched, what this version does not know.
+
+        Raises:
+            AlreadyRunning: another daemon owns it. StateRefused: a newer or unknown format, or no place to keep state safely.
+        """
+        path = path.absolute()
+        _check_place(path)
+        with explained("make the state directory", path):
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            facts = path.stat()
+        if facts.st_uid != os.getuid():
+            raise StateRefused(
+                f"the state directory {path} belongs to uid {facts.st_uid}, this process runs as uid {os.getuid()}",
+                hint="chown it to the daemon's user, or set another state_dir",
+            )
+        lock = _take_lock(path)
+        try:
+            _check_format(path)
+            disk.set_mode(path, 0o755)
+            for name in _PUBLIC:
+                disk.make_directory(path / name, 0o755, exist_ok=True)
+            for name in _PRIVATE:
+                disk.make_directory(path / name, 0o700, exist_ok=True)
+            store_id = _store_id(path, disk)
+            if not (path / "FORMAT").exists():
+                disk.write_file(path / "FORMAT", _FORMAT_TEXT.encode())
+        except BaseException:
+            os.close(lock)
+            raise
+        state = cls(path, store_id, disk)
+        state._lock = lock
+        return state
+
+    def close(self) -> None:
+        """Give the directory up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _take_lock(path: Path) -> int:
+    name = path / "instance.lock"
+    with explained("open", name):
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(fd, 64).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise AlreadyRunning(
+            f"another npgxd owns {path} (pid {holder})",
+            hint="npgxctl status shows it; stop it first, or set another state_dir",
+            pid=holder,
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _check_format(path: Path) -> None:
+    try:
+        text = read_plain(path / "FORMAT", 100).decode(errors="replace")
+    except StoreError:
+        if any((path / name).exists() for name in ("kernels", "views", "STORE_ID")) and (path / "FORMAT").exists():
+            raise
+        return
+    if text == _FORMAT_TEXT:
+        return
+    word, _, number = text.strip().partition(" ")
+    if word == "npgxd-state" and number.isdigit() and int(number) > FORMAT:
+        raise StateRefused(
+            f"{path} has state format {number}, this npgxd knows {FORMAT}: nothing in it was touched",
+            hint="run the newer npgxd that made it, or set another state_dir",
+        )
+    raise StateRefused(
+        f"{path} is of an unknown format ({text.strip()[:60]!r}): nothing in it was touched", hint="set another state_dir"
+    )
+
+
+def _store_id(path: Path, disk: Disk) -> str:
+    name = path / "STORE_ID"
+    try:
+        text = read_plain(name, 100).decode(errors="replace").strip()
+    except StoreError:
+        text = ""
+    if len(text) == 32 and set(text) <= set("0123456789abcdef"):
+        return text
+    text = secrets.token_hex(16)
+    disk.write_file(name, f"{text}\n".encode())
+    return text
+
+
+def _check_place(path: Path) -> None:
+    """The traps that docs/cann.md and field reports name: a ``.o`` in the path, a path too long, a file system that cannot hold state."""
+    trap = next((part for part in path.parts if ".o" in part), "")
+    if trap:
+        raise StateRefused(
+            f"the state directory {path} has '.o' in {trap!r}: the CANN runtime would cut kernel paths there",
+            hint="set a state_dir without '.o' in any part of its path",
+        )
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise StateRefused(f"the state directory's path has more than {_MAX_PATH} bytes", hint="set a shorter state_dir")
+    mount = mount_of(path)
+    if mount is None:
+        return
+    if mount.is_network:
+        raise StateRefused(
+            f"{path} lies on {mount.type} ({mount.point}): locks and renames are not reliable on a network file system",
+            hint="set state_dir to a local disk",
+        )
+    if mount.is_memory:
+        log.warning(
+            "%s lies on %s (%s): kernels are lost at the next boot; set state_dir to a disk", path, mount.type, mount.point
+        )
+    if mount.noexec:
+        log.warning("%s is mounted noexec (%s): run packages may fail to install; mount it exec", path, mount.point)
