@@ -47,7 +47,19 @@ BUILT_IN = (
         (
             *("Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "Adds", "Muls", "Axpy", "Addcmul", "Addcdiv", "Neg", "Abs", "Sign"),
             *("Exp", "Expm1", "Log", "Log1p", "Cos", "Sin", "Tan", "Erf", "Pow", "Square", "Sqrt", "Rsqrt", "Reciprocal"),
-            *("Floor", "Ceil", "Round", "FloorDiv", "FloorMod", "Maximum", "Minimum", "ClipByValue", "ClipByValueV2", "Lerp"),
+            *(
+                "Floor",
+                "Ceil",
+                "Invert",
+                "Round",
+                "FloorDiv",
+                "FloorMod",
+                "Maximum",
+                "Minimum",
+                "ClipByValue",
+                "ClipByValueV2",
+                "Lerp",
+            ),
             *(
                 "Sigmoid",
                 "SigmoidGrad",

@@ -57,19 +57,19 @@ def _die_if_ordered(work: Work) -> None:
 
 
 def _start(work: Work) -> int:
+    end = time.monotonic() + work.seconds
     pid = os.fork()
     if pid:
         return pid
     status = FAILED
     try:
-        status = _compile(work)
+        status = _compile(work, end)
     finally:
         os._exit(status)
 
 
-def _compile(work: Work) -> int:
-    """In the child: one kernel, with its log, taking the time that the cost model says."""
-    end = time.monotonic() + work.seconds
+def _compile(work: Work, end: float) -> int:
+    """In the child: one kernel, with its log, until the time that the cost model says; what this really takes is in it."""
     _call_me("opc")
     name = work.target.name
     work.log.write_text(f"[INFO] opc {name}: compiling {work.target.record.op_type} for {work.target.soc.name} (simulated)\n")
@@ -78,6 +78,8 @@ def _compile(work: Work) -> int:
     kind = work.order.kind if work.order else ""
     if kind.startswith("hang"):
         _hang(stubborn=kind == "hang_hard")
+    if kind not in ("fail", "opc_killed"):
+        write_kernel(work.target, work.directory)
     time.sleep(max(0.0, end - time.monotonic()))
     if kind == "fail":
         return _fail(
@@ -85,7 +87,6 @@ def _compile(work: Work) -> int:
         )
     if kind == "opc_killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    write_kernel(work.target, work.directory)
     with work.log.open("a") as log:
         log.write(f"[INFO] opc {name}: success\n")
     work.log.replace(work.log.with_name(f"{name}_compile_succ.log"))
