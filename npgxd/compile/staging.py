@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from npgxd.compile.job import MadeKernel, MadePackage
 from npgxd.store.disk import DISK
+from npgxd.store.kernels import MadeFile, stage_kernel
+from npgxd.store.manifest import Making, ManifestEntry, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +44,27 @@ class Staging:
         return tuple(made)
 
     def _stage(self, item: JobItem, found: tuple[VerifiedKernel, ...], cost_s: float) -> Path:
-        raise NotImplementedError
+        spec = self._spec
+        target = self._root / item.key
+        origin = Origin(
+            key=item.key,
+            op_type=item.op_type,
+            record=item.canonical.decode(),
+            record_digest=item.record_digest,
+            fingerprint=item.fingerprint,
+            soc=spec.toolchain.soc,
+            family=spec.toolchain.family,
+            cann_version=spec.toolchain.cann_version,
+            options=spec.super_kernel,
+            flags=spec.flags.follow_op_params_jit,
+        )
+        making = Making(package=self.made.digest, cost_s=cost_s, made_at=time.time())
+        files = [
+            MadeFile(ManifestEntry(kernel.object.stem, kernel.entry.facts), kernel.object, kernel.description, kernel.beneath)
+            for kernel in found
+        ]
+        stage_kernel(target, origin, making, files)
+        return target
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self._spec.staging_dir).as_posix()
