@@ -1,0 +1,227 @@
+"""From keys that wait to op_compiler runs and back: it plans batches, starts workers, publishes what they made, and tells the coordinator."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npgxd.compile import (
+    CompilerFacts,
+    Event,
+    Job,
+    JobFailed,
+    JobItem,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    JobStarted,
+    PlanItem,
+    Pool,
+    plan,
+    prune_jobs,
+)
+from npgxd.daemon.flights import Flight, Need, Try
+from npgxd.errors import NpgxError, StoreError
+from npgxd.wire.states import KeyOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from npgxd.daemon.config import Config
+    from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.stores import Stores
+    from npgxd.store.manifest import KernelManifest
+    from npgxd.toolchain.discovery import Toolchain
+
+log = logging.getLogger(__name__)
+
+MAX_LOG_BYTES = 256 * 1024 * 1024
+"""All kept logs of failed runs together."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job and what it compiles."""
+
+    job: Job
+    needs: dict[str, Need]
+    started_at: float
+    done: int = 0
+    current: tuple[str, ...] = ()
+
+
+class Dispatcher:
+    """The worker pool's other half. ``draining``: nothing new is started, what runs may finish."""
+
+    def __init__(self, config: Config, stores: Stores, keyer: Keyer, coordinator: Coordinator) -> None:
+        self._config = config
+        self._stores = stores
+        self._keyer = keyer
+        self._coordinator = coordinator
+        self._pool = Pool(config.compile.workers)
+        self._running: dict[int, _Running] = {}
+        self.draining = False
+
+    @property
+    def busy(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._running)
+
+    def filenos(self) -> set[int]:
+        """What to poll for reading."""
+        return set(self._running)
+
+    def describe(self, now: float) -> dict[str, object]:
+        """For the status document."""
+        return {
+            "busy": self.busy,
+            "jobs": [
+                {
+                    "job": running.job.spec.job_id,
+                    "pid": running.job.pid,
+                    "keys": len(running.needs),
+                    "done": running.done,
+                    "current": list(running.current),
+                    "elapsed_s": round(now - running.started_at, 3),
+                    "deadline_s": running.job.spec.deadline_s,
+                }
+                for running in self._running.values()
+            ],
+        }
+
+    # ---- starting ----------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
+        self._pool.enforce(now)
+        while not self.draining and self._pool.free:
+            flights = self._coordinator.flights.next_batch()
+            if not flights or not self._start(flights, now):
+                break
+        following = self._pool.next_check()
+        return float("inf") if following is None else following
+
+    def _start(self, flights: Sequence[Flight], now: float) -> bool:
+        toolchain = self._keyer.toolchain
+        if toolchain is None:
+            return False
+        needs = {flight.need.key: flight.need for flight in flights}
+        batch = plan(
+            (
+                PlanItem(key, need.record.op_type, need.record.trace, self._stores.cost_of(need.record.op_type))
+                for key, need in needs.items()
+            ),
+            jobs=self._config.jobs,
+        )[0]
+        chosen = {key: needs[key] for key in batch.keys}
+        spec = self._spec(toolchain, list(chosen.values()))
+        try:
+            job = self._pool.start(spec)
+        except NpgxError as error:
+            log.error("cannot start a compile: %s", error)
+            self._coordinator.flights.start(list(chosen), spec.job_id)
+            self._coordinator.failed([Try(key, KeyOutcome.FAILED, error.message, transient=True) for key in chosen], now)
+            return False
+        self._coordinator.flights.start(list(chosen), spec.job_id)
+        self._running[job.fileno()] = _Running(job, chosen, now)
+        self._coordinator.compiling(list(chosen))
+        log.info("job %s: compiling %d kernels with -j %d", spec.job_id, len(chosen), spec.jobs)
+        return True
+
+    def _spec(self, toolchain: Toolchain, needs: Sequence[Need]) -> JobSpec:
+        job_id = secrets.token_hex(8)
+        return JobSpec(
+            job_id=job_id,
+            items=tuple(
+                JobItem(n.key, n.record.digest, n.record.op_type, n.record.trace, n.record.canonical, n.fingerprint)
+                for n in needs
+            ),
+            toolchain=CompilerFacts(
+                op_compiler=str(toolchain.op_compiler),
+                soc=toolchain.soc,
+                family=toolchain.family,
+                cann_version=toolchain.cann_version,
+                environment=dict(toolchain.environment),
+                install_path=toolchain.supports_install_path,
+            ),
+            flags=self._keyer.flags,
+            job_dir=self._stores.state.jobs / job_id,
+            staging_dir=self._stores.state.staging,
+            jobs=self._config.jobs,
+            deadline_s=self._config.compile.deadline_s,
+            super_kernel=tuple(sorted(needs[0].options.super_kernel.items())),
+            nice=self._config.compile.nice,
+        )
+
+    # ---- what the workers tell ---------------------------------------------------------------------------------------
+
+    def read(self, fileno: int, now: float) -> None:
+        """Take what the job behind this descriptor has told."""
+        running = self._running.get(fileno)
+        if running is not None:
+            self._take(fileno, running, running.job.receive(), now)
+
+    def _take(self, fileno: int, running: _Running, events: Iterable[Event], now: float) -> None:
+        for event in events:
+            if isinstance(event, JobStarted):
+                log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
+            elif isinstance(event, JobProgress):
+                running.done, running.current = event.done, event.current
+                self._coordinator.compiling(list(running.needs), event.current)
+            elif isinstance(event, JobResult):
+                self._result(running, event, now)
+            else:
+                log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
+                self._failed(event, now)
+        if running.job.ended:
+            self._running.pop(fileno, None)
+            running.job.close()
+            self._prune()
+
+    def _failed(self, event: JobFailed, now: float) -> None:
+        self._coordinator.failed([Try(f.key, f.outcome, f.reason, f.transient) for f in event.failed], now)
+
+    def _result(self, running: _Running, result: JobResult, now: float) -> None:
+        """Publish, kernel by kernel, what was made under a toolchain that is still the same; tell the rest as failed tries."""
+        tries = [Try(f.key, f.outcome, f.reason, f.transient) for f in result.failed]
+        published: list[KernelManifest] = []
+        self._keyer.refresh(now)
+        moved = {need.key for need in running.needs.values() if self._keyer.fingerprint(need.record.op_type) != need.fingerprint}
+        made = [kernel for kernel in result.kernels if kernel.key not in moved]
+        tries += [
+            Try(key, KeyOutcome.FAILED, "the toolchain changed while it was compiled", transient=True)
+            for key in moved & {kernel.key for kernel in result.kernels}
+        ]
+        try:
+            if result.package is not None and made:
+                self._stores.publish_package(result.package)
+            published = self._stores.publish_kernels(made)
+        except StoreError as error:
+            log.error("cannot publish: %s", error)
+            done = {manifest.key for manifest in published}
+            tries += [Try(k.key, KeyOutcome.FAILED, error.message, transient=True) for k in made if k.key not in done]
+        self._stores.discard_staged(running.job.spec.job_id)
+        self._stores.learn(result, {key: need.record.op_type for key, need in running.needs.items()})
+        log.info(
+            "job %s: %d of %d kernels in %.1f s%s",
+            running.job.spec.job_id,
+            len(published),
+            len(running.needs),
+            result.wall_s,
+            "".join(f"; {note}" for note in result.notes[:3]),
+        )
+        self._coordinator.landed(published, now)
+        self._coordinator.failed(tries, now)
+
+    def _prune(self) -> None:
+        kept = {running.job.spec.job_id for running in self._running.values()}
+        prune_jobs(self._stores.state.jobs, self._config.compile.keep_jobs, MAX_LOG_BYTES, running=kept)
+
+    def stop(self) -> None:
+        """End everything that still runs; its rounds stay in the journal."""
+        for job, _events in self._pool.stop_all("the daemon stops"):
+            job.close()
+        self._running.clear()

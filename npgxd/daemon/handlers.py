@@ -1,0 +1,190 @@
+"""What the daemon does for each message: one method an op, a checked message in, a reply out; no sockets here."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from npgxd import __version__
+from npgxd.daemon.refusals import Refused
+from npgxd.daemon.uploads import Uploads
+from npgxd.wire import limits, messages
+from npgxd.wire.codec import pack_records
+from npgxd.wire.states import ClientState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.sessions import Session, Sessions
+    from npgxd.daemon.stores import Stores
+    from npgxd.wire.credentials import PeerCredentials
+
+log = logging.getLogger(__name__)
+
+MAX_SESSIONS = 4096
+GATHERED_FRAMES = 8
+Reply = tuple[messages.Message, list[bytes]]
+
+
+class Handlers:
+    """The requests of ranks. Every method may raise an NpgxError, which becomes a refusal."""
+
+    def __init__(
+        self,
+        *,
+        instance: str,
+        stores: Stores,
+        keyer: Keyer,
+        sessions: Sessions,
+        coordinator: Coordinator,
+        status: Callable[[float], list[bytes]],
+    ) -> None:
+        self._instance = instance
+        self._stores = stores
+        self._keyer = keyer
+        self._sessions = sessions
+        self._coordinator = coordinator
+        self._status = status
+        self._uploads = Uploads()
+        self.draining = False
+        self.followers: dict[str, set[bytes]] = {}
+        """round -> the connections that are told of it."""
+        self._by_kind: dict[type[messages.Message], Callable[..., Reply]] = {
+            messages.Report: self._report,
+            messages.Submit: self._submit,
+            messages.Follow: self._follow,
+            messages.Gathered: self._gathered,
+            messages.Lease: self._lease,
+            messages.Leased: self._leased,
+            messages.Bye: self._bye,
+        }
+
+    def handle(
+        self, identity: bytes, peer: PeerCredentials, message: messages.Message, frames: tuple[bytes, ...], now: float
+    ) -> Reply:
+        """The answer to one request of one connection."""
+        if isinstance(message, messages.Status):
+            return messages.StatusDocument(schema=1), self._status(now)
+        if isinstance(message, messages.Hello):
+            return self._hello(identity, peer, message, now)
+        session = self._sessions.by_identity(identity)
+        if session is None or session.peer != peer:
+            raise Refused("NEED_HELLO", "no session on this connection", hint="say hello on a fresh socket")
+        return self._by_kind[type(message)](session, message, frames, now)
+
+    def end(self, session: Session) -> None:
+        """The process behind a session has ended, or its connection has."""
+        self._sessions.end(session)
+        self._uploads.forget(session.id)
+        for listeners in self.followers.values():
+            listeners.discard(session.identity)
+        self._stores.leases.session_ended(session.id)
+
+    # ---- sessions ----------------------------------------------------------------------------------------------------
+
+    def _hello(self, identity: bytes, peer: PeerCredentials, hello: messages.Hello, now: float) -> Reply:
+        if limits.PROTOCOL_VERSION not in hello.versions:
+            raise Refused(
+                "UNSUPPORTED_VERSION",
+                f"this daemon speaks protocol version {limits.PROTOCOL_VERSION}, the client {list(hello.versions)}",
+                hint="install the same npgxd on both sides",
+            )
+        earlier = self._sessions.by_identity(identity)
+        if earlier is not None:
+            self.end(earlier)
+        if len(self._sessions) >= MAX_SESSIONS:
+            raise Refused("LIMIT", f"{MAX_SESSIONS} processes are connected", hint="npgxctl status lists them")
+        if self._keyer.toolchain is None:
+            self._keyer.find()
+        session = self._sessions.open(identity, peer, hello, now)
+        session.differences = self._keyer.differences(hello.toolchain)
+        expected, _note = self._coordinator.expected(session.job)
+        return messages.Welcome(
+            version=limits.PROTOCOL_VERSION,
+            instance=self._instance,
+            session=session.id,
+            daemon=f"npgxd {__version__}",
+            store_id=self._stores.state.store_id,
+            store_path=str(self._stores.state.path),
+            toolchain=self._keyer.info,
+            toolchain_problem=self._keyer.problem[:2000],
+            differences=session.differences,
+            local_world_size=expected,
+        ), []
+
+    def _report(self, session: Session, report: messages.Report, _frames: tuple[bytes, ...], now: float) -> Reply:
+        session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
+        if report.state is not ClientState.RECORDING:
+            log.info("pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, report.reason, report.detail)
+        return messages.Done(), []
+
+    def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], _now: float) -> Reply:
+        self.end(session)
+        return messages.Done(), []
+
+    # ---- rounds ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, session: Session, submit: messages.Submit, frames: tuple[bytes, ...], now: float) -> Reply:
+        if self.draining:
+            raise Refused("DRAINING", "the daemon is stopping", hint="the next one takes the round")
+        self._keyer.serves(session.hello.toolchain)
+        if session.differences:
+            first = session.differences[0]
+            raise Refused(
+                "TOOLCHAIN_MISMATCH",
+                f"{first.what}: this process has {first.rank}, the daemon {first.daemon}",
+                hint="point the daemon's [toolchain] at the CANN that this process uses",
+            )
+        raw = self._uploads.take(session.id, submit, frames)
+        if raw is None:
+            return messages.PartTaken(round=submit.round, part=submit.part), []
+        taken = self._coordinator.accept(session, submit, raw, now)
+        if taken.result is None:
+            session.tell(ClientState.QUEUED, now, graph=taken.graph)
+        return taken.progress(now, self._coordinator.eta(taken)), []
+
+    def _follow(self, session: Session, follow: messages.Follow, _frames: tuple[bytes, ...], now: float) -> Reply:
+        asked = self._coordinator.round_of(session, follow.round)
+        if asked.session != session.id:
+            asked = self._coordinator.adopt(asked, session, now)
+        if asked.result is None:
+            self.followers.setdefault(asked.id, set()).add(session.identity)
+        return asked.progress(now, self._coordinator.eta(asked)), []
+
+    def _gathered(self, session: Session, gathered: messages.Gathered, _frames: tuple[bytes, ...], _now: float) -> Reply:
+        asked = self._coordinator.round_of(session, gathered.round)
+        records = self._coordinator.gathered(asked)
+        taken, size = 0, 0
+        for record in records[gathered.start :]:
+            size += len(record.canonical) + 512
+            if size > GATHERED_FRAMES * limits.MAX_FRAME_BYTES // 2 and taken:
+                break
+            taken += 1
+        piece = records[gathered.start : gathered.start + taken]
+        after = gathered.start + taken
+        reply = messages.GatheredPart(round=asked.id, total=len(records), next=after if after < len(records) else None)
+        return reply, pack_records((record.name, record.canonical) for record in piece)
+
+    # ---- leases ------------------------------------------------------------------------------------------------------
+
+    def _lease(self, session: Session, lease: messages.Lease, _frames: tuple[bytes, ...], _now: float) -> Reply:
+        if not self._coordinator.may_lease(session, lease.view):
+            raise Refused("UNKNOWN_VIEW", "no such view for this user", hint="submit the round again")
+        offer = self._stores.leases.offer(
+            lease.view,
+            session=session.id,
+            uid=session.peer.uid,
+            pid=session.peer.pid,
+            started=session.started,
+        )
+        session.leases.add(offer.lease)
+        return messages.LeaseOffer(lease=offer.lease, lease_path=f"leases/{offer.lease}", view_path=f"views/{lease.view}"), []
+
+    def _leased(self, session: Session, leased: messages.Leased, _frames: tuple[bytes, ...], _now: float) -> Reply:
+        if leased.lease not in session.leases:
+            raise Refused("UNKNOWN_LEASE", "no such lease of this session", hint="ask for the view's lease again")
+        view = self._stores.leases.confirm(leased.lease)
+        self._coordinator.loaded(session, view)
+        return messages.Done(), []

@@ -1,0 +1,129 @@
+"""From what a rank sends to kernel keys: the daemon's toolchain, watched for change, and everything that is computed from it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from npgxd.compile import probe
+from npgxd.daemon.flights import Need
+from npgxd.daemon.refusals import Refused
+from npgxd.errors import NpgxError, ToolchainError
+from npgxd.toolchain.discovery import Toolchain, ToolchainSettings, discover
+from npgxd.toolchain.fingerprint import Fingerprinter
+from npgxd.toolchain.flags import CompilerFlags
+from npgxd.toolchain.key import kernel_key
+from npgxd.toolchain.record import Record, RecordParser
+from npgxd.toolchain.soc import is_supported
+from npgxd.wire.identity import compare
+from npgxd.wire.messages import CompileOptions, Difference, Rejected, ToolchainIdentity, ToolchainInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 0.1
+"""A look at the toolchain's files counts this long."""
+
+
+class Keyer:
+    """The toolchain in use, or the reason why there is none; records in, needs (keys) out."""
+
+    def __init__(self, settings: ToolchainSettings, environ: Mapping[str, str], memo: Path) -> None:
+        self._settings = settings
+        self._environ = dict(environ)
+        self._memo = memo
+        self._parser = RecordParser()
+        self.toolchain: Toolchain | None = None
+        self.problem = ""
+        self.flags = CompilerFlags()
+        self._fingerprints: Fingerprinter | None = None
+        self._looked_at = float("-inf")
+        self.find()
+
+    def find(self) -> None:
+        """Look for the toolchain (again); without one the daemon runs on, and says why."""
+        try:
+            toolchain = discover(self._settings, self._environ)
+            self.flags = probe(toolchain)
+            self._fingerprints = Fingerprinter(toolchain, self._memo)
+        except NpgxError as error:
+            if str(error) != self.problem:
+                log.warning("no toolchain: %s", error)
+            self.problem = str(error)
+            return
+        self.toolchain, self.problem = toolchain, ""
+
+    def describe(self) -> str:
+        """One line for logs and the service manager."""
+        if self.toolchain is None:
+            return self.problem
+        simulated = "simulated " if self.toolchain.simulated else ""
+        return f"{simulated}CANN {self.toolchain.cann_version} for {self.toolchain.soc}"
+
+    @property
+    def info(self) -> ToolchainInfo | None:
+        """What a rank is told of the toolchain."""
+        if self.toolchain is None or self._fingerprints is None:
+            return None
+        return ToolchainInfo(
+            soc=self.toolchain.soc,
+            family=self.toolchain.family,
+            cann_version=self.toolchain.cann_version,
+            simulated=self.toolchain.simulated,
+            cores=self.toolchain.cores,
+            fingerprint=self._fingerprints.summary(),
+        )
+
+    def differences(self, rank: ToolchainIdentity) -> tuple[Difference, ...]:
+        """In what a rank's toolchain differs from this one; a rank that says nothing of it differs in nothing."""
+        if self._fingerprints is None or rank == ToolchainIdentity():
+            return ()
+        return compare(rank, self._fingerprints.identity())
+
+    def serves(self, rank: ToolchainIdentity) -> Toolchain:
+        """The toolchain, if it can serve this rank; Refused says why not."""
+        if self.toolchain is None:
+            self.find()
+        if self.toolchain is None:
+            raise Refused("NO_TOOLCHAIN", self.problem)
+        soc = rank.soc or self.toolchain.soc
+        if not is_supported(soc):
+            raise Refused("UNSUPPORTED_SOC", f"static kernels do not exist for {soc}", hint="they need an Atlas A2 or A3 product")
+        if not self.toolchain.supports_install_path:
+            raise Refused(
+                "CANN_VERSION",
+                f"CANN {self.toolchain.cann_version} has no reselect with a path, which views need",
+                hint="use CANN 9.1.0 or later; the shared root of older versions is not served by this npgxd",
+            )
+        return self.toolchain
+
+    def refresh(self, now: float) -> None:
+        """Look whether the toolchain's files changed; ranks that come together share one look."""
+        if self._fingerprints is None or now - self._looked_at < REFRESH_S:
+            return
+        self._looked_at = now
+        changed = self._fingerprints.refresh()
+        if changed:
+            log.warning("the toolchain changed: kernels of %s are compiled anew", ", ".join(sorted(changed)[:20]))
+
+    def fingerprint(self, op_type: str) -> str:
+        """What decides the bytes of this operator's kernels, besides the record."""
+        if self._fingerprints is None:
+            raise ToolchainError(self.problem or "no toolchain")
+        return self._fingerprints.op(op_type)
+
+    def parse(self, raw: Sequence[tuple[str, bytes]]) -> tuple[list[Record], list[Rejected]]:
+        """Records as they came; a bad one is named with its reason, and the rest goes on."""
+        return self._parser.parse(raw)
+
+    def needs(self, records: Iterable[Record], options: CompileOptions, uid: int) -> list[Need]:
+        """One need for each record, in order; equal records give equal keys."""
+        needs = []
+        for record in records:
+            fingerprint = self.fingerprint(record.op_type)
+            key = kernel_key(record, fingerprint, options, self.flags)
+            needs.append(Need(key=key, record=record, fingerprint=fingerprint, options=options, uid=uid))
+        return needs

@@ -1,0 +1,98 @@
+"""The command ``npgxd``: read the configuration, own the state, serve, and end with a meaningful exit code.
+
+Exit codes: 0 stopped as asked, 64 wrong usage, 70 internal error, 74 input/output error, 75 another daemon owns the state, 78 the
+configuration or the state directory cannot be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd import __version__
+from npgxd.daemon.config import Config, load
+from npgxd.daemon.notify import notify
+from npgxd.errors import NpgxError
+from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger("npgxd")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the daemon until it is asked to stop; the process's exit code."""
+    begun = time.monotonic()
+    options = _parser().parse_args(arguments)
+    try:
+        config = load(options.config, user=options.user, environ=os.environ)
+        _log_to_stderr(config.daemon.log_level)
+        if options.check_config:
+            print(f"{config.source}: ok")
+            return 0
+        _serve(config, user=options.user, begun=begun)
+    except NpgxError as error:
+        print(f"npgxd: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _serve(config: Config, *, user: bool, begun: float) -> None:
+    # Imported here so that --help and --check-config answer at once.
+    from npgxd.compile.leftovers import end_leftovers
+    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.service import Service
+    from npgxd.daemon.stores import Stores
+
+    check_socket_path(config.socket)
+    prepare_runtime_directory(config.runtime_dir, 0o700 if user else 0o750)
+    stores = Stores.open(config.state_dir)
+    for line in end_leftovers(stores.state.jobs):
+        log.warning("an earlier life left a compiler running: %s", line)
+    stores.recover()
+    keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints.json")
+    service = Service(config, stores, keyer)
+    service.catch_signals()
+    service.bind()
+    resumed = service.resume()
+    notify("READY=1", f"STATUS={stores.kernels.count()} kernels; {keyer.describe()}", f"MAINPID={os.getpid()}")
+    log.info(
+        "READY after %.0f ms at %s: state %s, %d kernels, %d rounds resumed, %s",
+        (time.monotonic() - begun) * 1000,
+        config.socket,
+        config.state_dir,
+        stores.kernels.count(),
+        resumed,
+        keyer.describe(),
+    )
+    service.run()
+    log.info("stopped; what was waiting is taken up at the next start")
+
+
+def _log_to_stderr(level: str) -> None:
+    journal = "JOURNAL_STREAM" in os.environ  # journald puts the time and the unit there itself
+    form = "%(levelname)s %(message)s" if journal else "%(asctime)s npgxd %(levelname)s %(message)s"
+    logging.basicConfig(level=level.upper(), format=form, stream=sys.stderr, force=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="npgxd", description="The node's owner of CANN static kernels.", epilog="See also: npgxctl"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="read this TOML file instead of /etc/npgxd/npgxd.toml")
+    parser.add_argument(
+        "--user", action="store_true", help="run for this user alone: private state and runtime directories, no root"
+    )
+    parser.add_argument("--check-config", action="store_true", help="read the configuration, say what is wrong with it, and end")
+    parser.add_argument("--version", action="version", version=f"npgxd {__version__}")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

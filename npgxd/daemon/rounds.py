@@ -1,0 +1,132 @@
+"""Rounds: what one rank submitted, what became of each of its keys, and how that is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npgxd.wire.messages import CompileOptions, Failure, Package, RankInfo, Rejected, RoundProgress, RoundResult
+from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npgxd.daemon.flights import Need
+
+MAX_NAMED = 200
+"""Failures, shadowed keys and rejected records that one message names; their full number is always told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What became of one key: a kernel (its store id), or the reason why there is none."""
+
+    outcome: KeyOutcome
+    kernel: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Round:
+    """One round, from accepted to settled. Times are monotonic seconds."""
+
+    id: str
+    uid: int
+    session: str
+    job: str
+    rank: RankInfo
+    graph: str
+    options: CompileOptions
+    recompile: bool
+    records: int
+    rejected: tuple[Rejected, ...]
+    needs: dict[str, Need]
+    """key -> what compiling it takes; the record bears the name that the rank gave its first record of that key."""
+    accepted_at: float
+    group: str = ""
+    state: RoundState = RoundState.WAITING
+    settlements: dict[str, Settlement] = field(default_factory=dict)
+    current: tuple[str, ...] = ()
+    result: RoundResult | None = None
+    settled_at: float = 0.0
+    durable: bool = False
+
+    @property
+    def open_keys(self) -> list[str]:
+        """Keys whose outcome is not known yet."""
+        return [key for key in self.needs if key not in self.settlements]
+
+    def settle_key(self, key: str, settlement: Settlement) -> None:
+        """The first outcome of a key counts."""
+        if key in self.needs:
+            self.settlements.setdefault(key, settlement)
+
+    def progress(self, now: float, eta_s: float | None = None) -> RoundProgress:
+        """How far this round is."""
+        return RoundProgress(
+            round=self.id,
+            state=self.state,
+            records=self.records,
+            unique=len(self.needs),
+            done=len(self.settlements),
+            total=len(self.needs),
+            group=self.group,
+            current=self.current if self.state is RoundState.COMPILING else (),
+            elapsed_s=max(0.0, (self.settled_at or now) - self.accepted_at),
+            eta_s=eta_s,
+            rejected=self.rejected[:MAX_NAMED],
+            result=self.result,
+        )
+
+    def failures(self) -> list[Failure]:
+        """The keys that have no kernel."""
+        return [
+            Failure(key=key, op_type=self.needs[key].record.op_type, outcome=done.outcome, reason=done.reason[:500])
+            for key, done in self.settlements.items()
+            if not done.kernel
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The view that was made for a round: its digest (None: nothing new to load) and the keys that cannot take effect."""
+
+    view: str | None
+    kernels: int
+    shadowed: Mapping[str, Reason]
+    packages: Sequence[Package] = ()
+
+
+def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResult:
+    """The honest summary: INSTALLED only when every key of the round is covered and loadable, else DEGRADED with the reason."""
+    outcomes = Counter(done.outcome for done in settled.settlements.values())
+    failures = settled.failures()
+    hits, compiled = outcomes[KeyOutcome.HIT], outcomes[KeyOutcome.COMPILED]
+    if failures:
+        state, reason = ClientState.DEGRADED, Reason.COMPILE_FAILED
+    elif assembled.shadowed:
+        first = next(iter(assembled.shadowed.values()))
+        state, reason = ClientState.DEGRADED, first
+    elif settled.rejected:
+        state, reason = ClientState.DEGRADED, Reason.BAD_RECORDS
+    elif not settled.needs:
+        state, reason = ClientState.DISABLED, Reason.NOTHING_TO_COMPILE
+    else:
+        state, reason = ClientState.INSTALLED, Reason.COMPILED if compiled else Reason.HIT
+    return RoundResult(
+        state=state,
+        reason=reason,
+        hits=hits,
+        compiled=compiled,
+        view=assembled.view,
+        view_kernels=assembled.kernels,
+        failures=tuple(failures[:MAX_NAMED]),
+        failed=len(failures),
+        shadowed=tuple(
+            Failure(key=key, op_type=settled.needs[key].record.op_type, outcome=settled.settlements[key].outcome, reason=str(why))
+            for key, why in list(assembled.shadowed.items())[:MAX_NAMED]
+        ),
+        packages=tuple(assembled.packages),
+        gathered=gathered,
+    )

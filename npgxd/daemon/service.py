@@ -1,0 +1,264 @@
+"""The loop: one ROUTER socket, pidfds of sessions, the jobs' channels and a wake-up pipe for signals, all on one poller.
+
+It moves bytes and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one publication takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+from npgxd.daemon.coordinator import Coordinator
+from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.handlers import Handlers
+from npgxd.daemon.notify import notify
+from npgxd.daemon.refusals import refusal_of
+from npgxd.daemon.sessions import Session, Sessions
+from npgxd.daemon.status import StatusPage
+from npgxd.errors import NpgxError, ProtocolError
+from npgxd.wire import limits
+from npgxd.wire.codec import decode, encode
+from npgxd.wire.credentials import PeerCredentials, peer_of
+from npgxd.wire.messages import Message, Refusal
+from npgxd.wire.parsing import parse_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npgxd.daemon.config import Config
+    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.stores import Stores
+
+log = logging.getLogger(__name__)
+
+BURST = 64
+"""Messages taken from the socket before the loop looks at everything else again."""
+LEASE_POLL_S = 5.0
+"""How often lease locks are tried for processes that are not visible here, and for leases without a session."""
+
+
+class Service:
+    """A daemon that is set up, bound and ready to run."""
+
+    def __init__(self, config: Config, stores: Stores, keyer: Keyer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._stores = stores
+        self._clock = clock
+        self.instance = secrets.token_hex(16)
+        self._sessions = Sessions()
+        self._coordinator = Coordinator(config, stores, keyer, self._sessions)
+        self._dispatcher = Dispatcher(config, stores, keyer, self._coordinator)
+        page = StatusPage(config, self.instance, stores, keyer, self._sessions, self._coordinator, self._dispatcher)
+        self._page = page
+        self._handlers = Handlers(
+            instance=self.instance,
+            stores=stores,
+            keyer=keyer,
+            sessions=self._sessions,
+            coordinator=self._coordinator,
+            status=page.frames,
+        )
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._poller = zmq.Poller()
+        self._watched: set[int] = set()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._signals: list[int] = []
+        self._drain_deadline = math.inf
+        self._next_tell = math.inf
+        self._next_lease_poll = 0.0
+
+    # ---- set-up ------------------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Open the socket for ranks. The instance lock is held, so whatever lies at its path belongs to nobody."""
+        self._router.setsockopt(zmq.LINGER, 500)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
+        path = self._config.socket
+        before = os.umask(0o117)  # a plain bind would make the socket open to all, for a moment
+        try:
+            self._router.bind(f"ipc://{path}")
+        finally:
+            os.umask(before)
+        path.chmod(0o660)
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
+
+    def resume(self) -> int:
+        """Take up what an earlier life accepted."""
+        return self._coordinator.resume(self._stores.rounds.pending(), self._clock())
+
+    def catch_signals(self) -> None:
+        """SIGTERM and SIGINT drain; a second one ends at once."""
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda caught, _frame: self._signals.append(caught))
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until a drain has ended."""
+        while not self._drained():
+            self._step()
+        self._close()
+
+    def _step(self) -> None:
+        now = self._clock()
+        deadline = min(
+            self._coordinator.tick(now),
+            self._dispatcher.tick(now),
+            self._tell_followers(now),
+            self._poll_leases(now),
+            self._drain_deadline,
+        )
+        self._watch()
+        timeout = None if deadline == math.inf else max(0, math.ceil((deadline - self._clock()) * 1000))
+        for source, _event in self._poller.poll(timeout):
+            self._serve(source)
+
+    def _serve(self, source: object) -> None:
+        if source is self._router:
+            for _ in range(BURST):
+                if not self._receive():
+                    break
+        elif source == self._wake_read.fileno():
+            self._take_signals()
+        elif isinstance(source, int):
+            session = self._sessions.by_pidfd(source)
+            if session is not None:
+                self._end_session(session, "ended")
+            else:
+                self._dispatcher.read(source, self._clock())
+
+    def _watch(self) -> None:
+        """Keep the poller's descriptors equal to the living sessions' and jobs'."""
+        wanted = {session.pidfd for session in self._sessions if session.pidfd >= 0} | self._dispatcher.filenos()
+        for fd in self._watched - wanted:
+            self._poller.unregister(fd)
+        for fd in wanted - self._watched:
+            self._poller.register(fd, zmq.POLLIN)
+        self._watched = wanted
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def _receive(self) -> bool:
+        try:
+            parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        identity = parts[0].bytes
+        try:
+            peer = peer_of(parts[-1])
+            reply, frames, request_id = self._answer(identity, peer, [part.bytes for part in parts[1:]])
+        except ProtocolError as error:
+            log.warning("refused a message: %s", error)
+            reply, frames, request_id = refusal_of(error), [], 0
+        self._send(identity, reply, request_id, frames)
+        return True
+
+    def _answer(self, identity: bytes, peer: PeerCredentials, parts: list[bytes]) -> tuple[Message, list[bytes], int]:
+        envelope = decode(parts)
+        now = self._clock()
+        try:
+            message = parse_request(envelope)
+            reply, frames = self._handlers.handle(identity, peer, message, envelope.frames, now)
+        except NpgxError as error:
+            log.debug("uid %d pid %d: %s refused: %s", peer.uid, peer.pid, envelope.op, error)
+            return refusal_of(error), [], envelope.id
+        except Exception:  # one request's fault must not take the node's daemon down; it is logged whole and refused
+            log.exception("internal error in %r of uid %d pid %d", envelope.op, peer.uid, peer.pid)
+            return Refusal("INTERNAL", "the daemon failed at this request", "its log says more"), [], envelope.id
+        return reply, frames, envelope.id
+
+    def _send(self, identity: bytes, message: Message, request_id: int, frames: list[bytes]) -> None:
+        try:
+            self._router.send_multipart([identity, *encode(message, request_id, frames)], zmq.NOBLOCK)
+        except zmq.Again:
+            log.warning("a client does not read its messages; one is dropped")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            session = self._sessions.by_identity(identity)
+            if session is not None:
+                self._end_session(session, "disconnected")
+
+    def _tell_followers(self, now: float) -> float:
+        """Send what changed, and a sign of life each second; when the next one is due."""
+        changed, self._coordinator.changed = self._coordinator.changed, set()
+        due = now >= self._next_tell
+        for name in list(self._handlers.followers):
+            followed = self._coordinator.rounds.get(name)
+            listeners = self._handlers.followers[name]
+            if followed is None or not listeners:
+                del self._handlers.followers[name]
+                continue
+            if due or name in changed:
+                progress = followed.progress(now, self._coordinator.eta(followed))
+                for identity in list(listeners):
+                    self._send(identity, progress, 0, [])
+            if followed.result is not None:
+                self._handlers.followers.pop(name, None)
+        if not self._handlers.followers:
+            self._next_tell = math.inf
+        elif due or self._next_tell == math.inf:
+            self._next_tell = now + limits.PROGRESS_INTERVAL_S
+        return self._next_tell
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _end_session(self, session: Session, how: str) -> None:
+        log.debug("pid %d of job %s %s", session.peer.pid, session.job, how)
+        self._handlers.end(session)
+        self._next_lease_poll = 0.0
+
+    def _poll_leases(self, now: float) -> float:
+        """Drop lease files, then views, whose processes have ended; when to look again (``inf``: nothing is leased)."""
+        if now >= self._next_lease_poll:
+            self._stores.release_dead(keep=self._coordinator.views_in_use(now))
+            self._next_lease_poll = now + LEASE_POLL_S if self._stores.leases.count() else math.inf
+        elif self._next_lease_poll == math.inf and self._stores.leases.count():
+            self._next_lease_poll = now + LEASE_POLL_S
+        return self._next_lease_poll
+
+    def _take_signals(self) -> None:
+        try:
+            self._wake_read.recv(4096)
+        except BlockingIOError:
+            return
+        taken, self._signals = self._signals, []
+        for number in taken:
+            name = signal.Signals(number).name
+            if self._handlers.draining:
+                log.warning("%s again: stopping now; what was compiling is compiled at the next start", name)
+                self._drain_deadline = self._clock()
+                return
+            running = self._dispatcher.busy
+            log.info("%s: draining; %d compiles may take up to %g s to finish", name, running, self._config.daemon.drain_s)
+            notify("STOPPING=1", f"STATUS=draining: {running} compiles are finishing")
+            self._handlers.draining = self._dispatcher.draining = self._page.draining = True
+            self._drain_deadline = self._clock() + self._config.daemon.drain_s
+
+    def _drained(self) -> bool:
+        if not self._handlers.draining:
+            return False
+        return not self._dispatcher.busy or self._clock() >= self._drain_deadline
+
+    def _close(self) -> None:
+        self._tell_followers(self._clock())
+        self._dispatcher.stop()
+        for session in self._sessions:
+            self._sessions.end(session)
+        self._router.close(linger=500)
+        self._context.term()
+        self._stores.close()

@@ -1,0 +1,117 @@
+"""Sessions: the client processes that are connected, who they are by the kernel's word, and when they have ended.
+
+A session ends when its process does.  Where the process is visible here a pidfd tells at once; where it is not (another pid
+namespace), only its lease locks tell, and the caller polls those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+
+from npgxd.wire.states import ClientState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npgxd.wire.credentials import PeerCredentials
+    from npgxd.wire.messages import Difference, Hello, RankInfo
+
+
+@dataclass(slots=True)
+class Session:
+    """One process that said hello. ``identity`` is the routing id of its connection."""
+
+    id: str
+    identity: bytes
+    peer: PeerCredentials
+    hello: Hello
+    job: str
+    connected_at: float
+    started: float = 0.0
+    pidfd: int = -1
+    state: ClientState = ClientState.CONNECTED
+    reason: str = ""
+    detail: str = ""
+    graph: str = ""
+    state_since: float = 0.0
+    differences: tuple[Difference, ...] = ()
+    round: str = ""
+    leases: set[str] = field(default_factory=set)
+    loaded: dict[str, str] = field(default_factory=dict)
+    """simplified key -> id of the kernel that this process loaded first; the runtime keeps that one for the process's life."""
+
+    @property
+    def rank(self) -> RankInfo:
+        """The rank labels that the process gave."""
+        return self.hello.rank
+
+    def tell(self, state: ClientState, now: float, *, reason: str = "", detail: str = "", graph: str = "") -> None:
+        """Note the state that the process is in now."""
+        self.state, self.reason, self.detail, self.state_since = state, reason, detail, now
+        self.graph = graph or self.graph
+
+
+def job_id(uid: int, rank: RankInfo) -> str:
+    """One job's name on this node: its user, run, rendezvous and launcher. Rank variables are labels, not identity."""
+    text = "\0".join((str(uid), rank.run_id, rank.master, rank.launcher))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Sessions:
+    """The table of live sessions, by connection and by pidfd."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[bytes, Session] = {}
+        self._by_pidfd: dict[int, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:  # over a copy: the body may end sessions
+        return iter(list(self._by_identity.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    def by_identity(self, identity: bytes) -> Session | None:
+        """The session of a connection."""
+        return self._by_identity.get(identity)
+
+    def by_pidfd(self, pidfd: int) -> Session | None:
+        """The session whose process this pidfd watches."""
+        return self._by_pidfd.get(pidfd)
+
+    def of_job(self, job: str) -> list[Session]:
+        """The live sessions of one job."""
+        return [session for session in self._by_identity.values() if session.job == job]
+
+    def open(self, identity: bytes, peer: PeerCredentials, hello: Hello, now: float) -> Session:
+        """Begin a session; an earlier one on the same connection is replaced, and must have been ended by the caller."""
+        session = Session(
+            id=secrets.token_hex(16),
+            identity=identity,
+            peer=peer,
+            hello=hello,
+            job=job_id(peer.uid, hello.rank),
+            connected_at=now,
+            state_since=now,
+        )
+        if peer.pid:
+            with contextlib.suppress(OSError, psutil.Error):
+                session.pidfd = os.pidfd_open(peer.pid)
+                session.started = psutil.Process(peer.pid).create_time()
+                self._by_pidfd[session.pidfd] = session
+        self._by_identity[identity] = session
+        return session
+
+    def end(self, session: Session) -> None:
+        """Forget a session and close its pidfd."""
+        self._by_identity.pop(session.identity, None)
+        if session.pidfd >= 0:
+            self._by_pidfd.pop(session.pidfd, None)
+            os.close(session.pidfd)
+            session.pidfd = -1

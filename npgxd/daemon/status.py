@@ -1,0 +1,170 @@
+"""The status document (schema 1): everything that ``npgxctl status`` shows, as the daemon knows it at one moment."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from npgxd import __version__
+from npgxd.wire import limits
+from npgxd.wire.states import ClientState
+
+if TYPE_CHECKING:
+    from npgxd.daemon.config import Config
+    from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.dispatch import Dispatcher
+    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.sessions import Session, Sessions
+    from npgxd.daemon.stores import Stores
+
+SCHEMA = 1
+MAX_ROUNDS = 200
+MAX_JOBS = 200
+
+
+class StatusPage:
+    """Assembles the document from the daemon's parts; changes nothing."""
+
+    def __init__(
+        self,
+        config: Config,
+        instance: str,
+        stores: Stores,
+        keyer: Keyer,
+        sessions: Sessions,
+        coordinator: Coordinator,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._config = config
+        self._instance = instance
+        self._stores = stores
+        self._keyer = keyer
+        self._sessions = sessions
+        self._coordinator = coordinator
+        self._dispatcher = dispatcher
+        self._started: float | None = None
+        self.draining = False
+
+    def frames(self, now: float) -> list[bytes]:
+        """The document as JSON, cut into payload frames."""
+        text = json.dumps(self.document(now), separators=(",", ":")).encode()
+        size = limits.MAX_FRAME_BYTES
+        return [text[start : start + size] for start in range(0, len(text), size)][: limits.MAX_FRAMES]
+
+    def document(self, now: float) -> dict[str, object]:
+        """docs/file-formats.md, "Status document"."""
+        if self._started is None:
+            self._started = now
+        return {
+            "schema": SCHEMA,
+            "daemon": {
+                "version": __version__,
+                "instance": self._instance,
+                "pid": os.getpid(),
+                "uid": os.getuid(),
+                "uptime_s": round(now - self._started, 3),
+                "state": "DRAINING" if self.draining else "READY",
+                "state_dir": str(self._stores.state.path),
+                "store_id": self._stores.state.store_id,
+                "socket": str(self._config.socket),
+                "config": self._config.source,
+            },
+            "toolchain": self._toolchain(),
+            "workers": {"limit": self._config.compile.workers, **self._dispatcher.describe(now)},
+            "queue": self._queue(now),
+            "jobs": self._jobs(now),
+            "kernels": self._stores.describe(),
+            "cache": self._stores.counters(),
+            "failures": self._stores.failures(),
+        }
+
+    def started(self, now: float) -> None:
+        """The daemon is ready from now on."""
+        self._started = now
+
+    def _toolchain(self) -> dict[str, object]:
+        toolchain, info = self._keyer.toolchain, self._keyer.info
+        if toolchain is None or info is None:
+            return {"problem": self._keyer.problem}
+        cores = toolchain.cores
+        return {
+            "home": str(toolchain.home),
+            "soc": toolchain.soc,
+            "family": toolchain.family,
+            "cann_version": toolchain.cann_version,
+            "cores": None if cores is None else {"vector": cores.vector, "cube": cores.cube},
+            "fingerprint": info.fingerprint,
+            "simulated": toolchain.simulated,
+            "versions": dict(toolchain.versions),
+            "problem": "",
+        }
+
+    def _queue(self, now: float) -> dict[str, object]:
+        unsettled = [r for r in self._coordinator.rounds.values() if r.result is None]
+        flights = self._coordinator.flights
+        return {
+            "keys_waiting": flights.waiting,
+            "keys_compiling": len(flights) - flights.waiting,
+            "rounds": [self._round(waiting, now) for waiting in unsettled[:MAX_ROUNDS]],
+        }
+
+    def _round(self, waiting: Round, now: float) -> dict[str, object]:
+        progress = waiting.progress(now, self._coordinator.eta(waiting))
+        return {
+            "round": waiting.id,
+            "job": waiting.job,
+            "group": waiting.group,
+            "rank": waiting.rank.rank,
+            "graph": waiting.graph,
+            "state": str(waiting.state),
+            "done": progress.done,
+            "total": progress.total,
+            "elapsed_s": round(progress.elapsed_s, 3),
+            "eta_s": progress.eta_s,
+        }
+
+    def _jobs(self, now: float) -> list[dict[str, object]]:
+        by_job: dict[str, list[Session]] = {}
+        for session in self._sessions:
+            by_job.setdefault(session.job, []).append(session)
+        return [self._job(job, members, now) for job, members in list(by_job.items())[:MAX_JOBS]]
+
+    def _job(self, job: str, members: list[Session], now: float) -> dict[str, object]:
+        expected, note = self._coordinator.expected(job)
+        first = members[0]
+        return {
+            "job": job,
+            "program": first.hello.program,
+            "uid": first.peer.uid,
+            "local_world_size": expected,
+            "world_size": first.rank.world_size,
+            "note": note,
+            "ranks": [
+                self._rank(member, now)
+                for member in sorted(members, key=lambda m: (m.rank.rank is None, m.rank.rank or 0, m.peer.pid))
+            ],
+        }
+
+    def _rank(self, session: Session, now: float) -> dict[str, object]:
+        followed = self._coordinator.rounds.get(session.round)
+        state, done, total = session.state, 0, 0
+        if followed is not None:
+            done, total = len(followed.settlements), len(followed.needs)
+            if followed.result is None and state is not ClientState.RECORDING:
+                state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
+        return {
+            "session": session.id,
+            "pid": session.peer.pid,
+            "rank": session.rank.rank,
+            "local_rank": session.rank.local_rank,
+            "state": str(state),
+            "reason": session.reason,
+            "detail": session.detail,
+            "graph": session.graph,
+            "done": done,
+            "total": total,
+            "connected_s": round(now - session.connected_at, 3),
+            "leases": len(session.leases),
+        }

@@ -1,0 +1,139 @@
+"""Everything that the daemon keeps on the disk, opened together, and the few questions and acts that it has for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.oplib.leases import Leases
+from npgxd.oplib.recovery import recover
+from npgxd.oplib.views import Views
+from npgxd.store.catalog import Catalog, FailureRow
+from npgxd.store.kernels import KernelStore, scan
+from npgxd.store.packages import PackageStore
+from npgxd.store.rounds import RoundJournal
+from npgxd.store.state import StateDirectory
+from npgxd.wire.messages import Package
+
+if TYPE_CHECKING:
+    from npgxd.compile import JobResult, MadeKernel, MadePackage
+    from npgxd.daemon.flights import GivenUp
+    from npgxd.store.manifest import KernelManifest
+
+log = logging.getLogger(__name__)
+
+PRIOR_COST_S = 1.0
+"""Seconds that a kernel is taken to cost as long as none of its op type, or of any, was compiled."""
+SHOWN_FAILURES = 50
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Stores:
+    """An opened state directory with all that lies in it; this process owns it until ``close``."""
+
+    def __init__(self, state: StateDirectory) -> None:
+        boot = BOOT_ID.read_text(encoding="ascii").strip()
+        self.state = state
+        self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
+        self.kernels = KernelStore(state, self.catalog)
+        self.packages = PackageStore(state, self.catalog)
+        self.rounds = RoundJournal(state)
+        self.views = Views(state, self.kernels, boot)
+        self.leases = Leases(state, boot)
+        self._costs = self.catalog.costs()
+
+    @classmethod
+    def open(cls, path: Path) -> Stores:
+        """Own the state directory; AlreadyRunning or StateRefused if that cannot be."""
+        return cls(StateDirectory.open(path))
+
+    def close(self) -> None:
+        """Give it up."""
+        self.catalog.close()
+        self.state.close()
+
+    def recover(self) -> None:
+        """Drop what an earlier life left unfinished."""
+        done = recover(self.state, self.views, self.leases)
+        if done.staged or done.temporary or done.leases or done.views:
+            log.info(
+                "recovered: dropped %d unfinished results, %d temporary files, %d ended leases, %d views without a lease",
+                done.staged,
+                done.temporary,
+                done.leases,
+                done.views,
+            )
+
+    # ---- publishing --------------------------------------------------------------------------------------------------
+
+    def publish_package(self, made: MadePackage) -> None:
+        """Keep the run package that a job produced."""
+        self.packages.publish(self.state.staging / made.staged, made.digest, made.name)
+
+    def publish_kernels(self, made: list[MadeKernel]) -> list[KernelManifest]:
+        """Publish verified, staged kernels; they are no longer known to fail."""
+        published = self.kernels.publish([self.state.staging / kernel.staged for kernel in made])
+        self.catalog.forget_failures([manifest.key for manifest in published])
+        return published
+
+    def discard_staged(self, job: str) -> None:
+        """What a job staged is published or not wanted: its directory goes."""
+        self.state.disk.remove_tree(self.state.staging / job)
+
+    def learn(self, result: JobResult, op_types: dict[str, str]) -> None:
+        """Let a job's costs flow into the history."""
+        self.catalog.learn_costs([(op_types[made.key], made.cost_s) for made in result.kernels if made.key in op_types])
+        self._costs = self.catalog.costs()
+
+    def remember_failure(self, lost: GivenUp) -> None:
+        """Remember a refusal for as long as its reason can hold: its key has the toolchain's fingerprint in it."""
+        need = lost.flight.need
+        row = FailureRow(need.key, need.record.op_type, need.fingerprint, lost.reason[:2000], lost.flight.tries, time.time())
+        self.catalog.remember_failure(row)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def package(self, digest: str) -> Package | None:
+        """A run package as clients are told of it; None if it is gone."""
+        path = self.packages.path(digest)
+        if not path.is_file():
+            return None
+        return Package(digest=digest, name=self.packages.name(digest), path=path.relative_to(self.state.path).as_posix())
+
+    def cost_of(self, op_type: str) -> float:
+        """Seconds that one kernel of this type is expected to take."""
+        if op_type in self._costs:
+            return self._costs[op_type]
+        return sum(self._costs.values()) / len(self._costs) if self._costs else PRIOR_COST_S
+
+    def release_dead(self, keep: set[str]) -> None:
+        """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
+        released = self.leases.release_dead()
+        dropped = self.views.drop_unleased(keep=keep | self.leases.views_in_use()) if released else []
+        if released:
+            log.info("%d leases ended, %d views dropped", len(released), len(dropped))
+
+    # ---- for the status document -------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, object]:
+        """Numbers of what is kept."""
+        return {
+            "count": self.kernels.count(),
+            "bytes": self.catalog.kernel_bytes(),
+            "packages": self.packages.count(),
+            "views": self.views.count(),
+            "leases": self.leases.count(),
+        }
+
+    def counters(self) -> dict[str, int]:
+        """Counters that survive restarts."""
+        names = ("hits", "compiled", "failed", "rounds", "records")
+        counted = self.catalog.counters()
+        return {name: counted.get(name, 0) for name in names}
+
+    def failures(self) -> list[dict[str, object]]:
+        """The newest remembered failures."""
+        return [asdict(row) for row in self.catalog.latest_failures(SHOWN_FAILURES)]

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npgxd.daemon.config import load
+from npgxd.errors import ConfigError
+
+
+def read(tmp_path: Path, text: str):
+    path = tmp_path / "npgxd.toml"
+    path.write_text(text)
+    return load(path, user=False, environ={"HOME": str(tmp_path)})
+
+
+def test_every_value_is_taken_and_the_rest_has_its_default(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        """
+        [daemon]
+        state_dir = "/srv/state"
+        runtime_dir = "/srv/run"
+        [toolchain]
+        soc = "Ascend910B3"
+        custom_opp = ["/a", "/b"]
+        vector_cores = 48
+        cube_cores = 24
+        [compile]
+        workers = 3
+        [group]
+        window_s = 1
+        """,
+    )
+    assert config.state_dir == Path("/srv/state")
+    assert config.socket == Path("/srv/run/npgxd.sock")
+    settings = config.toolchain.settings()
+    assert settings.custom_opp == (Path("/a"), Path("/b"))
+    assert settings.cores is not None
+    assert settings.cores.vector == 48
+    assert config.compile.workers == 3
+    assert config.compile.attempts == 3
+    assert config.group.window_s == 1.0
+    assert config.jobs >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[compile]\nworker = 3", "did you mean 'workers'"),
+        ("[compiler]\nworkers = 3", "did you mean 'compile'"),
+        ("[compile]\nworkers = 0", "an integer from 1 to 256"),
+        ("[compile]\nworkers = true", "an integer"),
+        ("[compile]\nworkers = 2.5", "an integer"),
+        ('[group]\nwindow_s = "2"', "a number"),
+        ("[group]\nwindow_s = nan", "a number"),
+        ('[daemon]\nstate_dir = "relative"', "absolute path"),
+        ("[daemon]\nstate_dir = 3", "must be text"),
+        ('[daemon]\nlog_level = "loud"', "debug, info, warning, error"),
+        ('[toolchain]\ncustom_opp = "/a"', "list of texts"),
+        ("daemon = 3", "must be a section"),
+        ("[daemon", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_the_place_and_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert said in str(caught.value)
+    assert "npgxd.toml" in str(caught.value)
+
+
+def test_a_named_file_must_exist_and_the_usual_one_need_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no configuration file"):
+        load(tmp_path / "none.toml", user=False, environ={})
+    config = load(None, user=True, environ={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    assert config.source == "(defaults)"
+    assert config.state_dir == tmp_path / ".local/state/npgxd"
+    assert config.runtime_dir == tmp_path / "run/npgxd"
+
+
+def test_a_users_daemon_keeps_everything_private_to_the_user(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "s"), "XDG_CONFIG_HOME": str(tmp_path / "c")}
+    (tmp_path / "c/npgxd").mkdir(parents=True)
+    (tmp_path / "c/npgxd/npgxd.toml").write_text("[compile]\nworkers = 7\n")
+    config = load(None, user=True, environ=environ)
+    assert config.compile.workers == 7
+    assert config.state_dir == tmp_path / "s/npgxd"
+
+
+def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(path, user=False, environ={})
