@@ -4,6 +4,9 @@ An op's fingerprint follows from what was seen on the way to it: files that were
 directories. If all of that is seen the same again, the fingerprint still holds; that is the whole of a refresh.
 """
 
+# Paths are plain strings here: thousands are handled, and a Path for each would cost more than the work itself.
+# ruff: noqa: PTH112, PTH123, PTH208
+
 from __future__ import annotations
 
 import hashlib
@@ -39,7 +42,7 @@ class Glance:
         """The digest of a plain file; None if there is none."""
         if path not in self._contents:
             try:
-                self._contents[path] = self._memo.digest(path) if self._is_listed(path) else None
+                self._contents[path] = self._memo.digest(path) if self.has(path) else None
             except FileNotFoundError:
                 self._contents[path] = None
             except OSError as error:
@@ -50,15 +53,15 @@ class Glance:
         """What a directory holds, sorted; None if there is no such directory."""
         if path not in self._names:
             try:
-                self._names[path] = tuple(sorted(os.listdir(path)))  # noqa: PTH208 -- names are wanted, not paths
+                self._names[path] = tuple(sorted(os.listdir(path)))
             except (FileNotFoundError, NotADirectoryError):
                 self._names[path] = None
             except OSError as error:
                 raise _unreadable(path, error) from error
         return self._names[path]
 
-    def _is_listed(self, path: str) -> bool:
-        """Whether the path's directory has such a name: most paths that are tried are not there, and one listing says so for all."""
+    def has(self, path: str) -> bool:
+        """Whether a directory has such a name. Most paths that are tried are not there, and one listing says so for all of them."""
         directory, _, name = path.rpartition("/")
         if directory not in self._sets:
             self._sets[directory] = frozenset(self.names(directory or "/") or ())
@@ -81,6 +84,7 @@ class Look:
         self._glance = glance
         self._contents: dict[str, str | None] = {}
         self._names: dict[str, tuple[str, ...] | None] = {}
+        self._has: dict[str, bool] = {}
         self._trees: dict[str, str] = {}
 
     def content(self, path: str) -> str | None:
@@ -98,24 +102,32 @@ class Look:
         self._trees[path] = seen = self._glance.tree(path)
         return seen
 
+    def has(self, path: str) -> bool:
+        """As ``Glance.has``."""
+        self._has[path] = seen = self._glance.has(path)
+        return seen
+
     def holds(self, glance: Glance) -> bool:
         """Whether everything is seen the same through ``glance``."""
         return (
-            all(glance.content(path) == seen for path, seen in self._contents.items())
+            all(glance.has(path) == seen for path, seen in self._has.items())
+            and all(glance.content(path) == seen for path, seen in self._contents.items())
             and all(glance.names(path) == seen for path, seen in self._names.items())
             and all(glance.tree(path) == seen for path, seen in self._trees.items())
         )
 
     def files(self, directory: str, above: tuple[str, ...] = ()) -> Iterator[str]:
         """Every plain file under ``directory``, without what running an implementation leaves there."""
+        if not self.has(directory) or len(above) > _MAX_DEPTH:
+            return
         real = os.path.realpath(directory)
-        if real in above or len(above) > _MAX_DEPTH:  # a link may lead back up
+        if real in above:  # a link may lead back up
             return
         for name in self.names(directory):
             if name == "__pycache__" or name.endswith(".pyc"):
                 continue
             path = f"{directory}/{name}"
-            if os.path.isdir(path):  # noqa: PTH112
+            if os.path.isdir(path):
                 yield from self.files(path, (*above, real))
             elif self.content(path) is not None:
                 yield path
@@ -128,7 +140,7 @@ class Look:
 def read_as(path: str, digest: str | None) -> bytes:
     """The bytes of ``path`` if their sha256 is ``digest``; MovedError if not."""
     try:
-        with open(path, "rb") as opened:  # noqa: PTH123
+        with open(path, "rb") as opened:
             content = opened.read(_MAX_SOURCE_BYTES)
     except OSError as error:
         raise MovedError(path) from error

@@ -7,6 +7,9 @@ root where the table names none), and the root's own ``version.info``. An op who
 counts everything in its root; one that no root names counts everything.
 """
 
+# Paths are plain strings here: thousands are handled, and a Path for each would cost more than the work itself.
+# ruff: noqa: PTH119, PTH122
+
 from __future__ import annotations
 
 import json
@@ -130,7 +133,7 @@ class Resolver:
 
     def _pulls_in(self, path: str, look: Look) -> Found:
         digest = look.content(path) or ""
-        key = digest + os.path.splitext(path)[1]  # noqa: PTH122
+        key = digest + os.path.splitext(path)[1]
         if key not in self._pulled:
             self._pulled[key] = pulls_in(path, lambda: look.read(path))
         return self._pulled[key]
@@ -152,7 +155,7 @@ def _libraries(tbe: str, declared: str, look: Look) -> tuple[list[str], list[str
     found = [path for name in _TILING for path in look.files(f"{tbe}/{name}")]
     if not declared:
         return found, []
-    named = [path for path in found if os.path.basename(path) == os.path.basename(declared)]  # noqa: PTH119
+    named = [path for path in found if os.path.basename(path) == os.path.basename(declared)]
     return named, [] if named else [declared]
 
 

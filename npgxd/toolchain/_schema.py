@@ -153,7 +153,7 @@ def _constant(where: str, dtype: str, value: Json) -> Json:
     if value is None or isinstance(value, str):
         return value
     kind = dtype.lower()
-    return _spell(where, kind, value) if kind in _FLOATS or kind in _INTEGERS or kind == "bool" else value
+    return _spell(where, kind, value) if kind in _FLOATS or kind in _INTEGERS else value
 
 
 def _scalar(kind: str) -> Callable[[str, Json], Json] | None:

@@ -4,6 +4,9 @@ Read by pattern, not by a compiler: too much found costs a needless miss at wors
 that a macro composes, and modules imported by a computed name, are beyond it.
 """
 
+# Paths are plain strings here: thousands are handled, and a Path for each would cost more than the work itself.
+# ruff: noqa: PTH118, PTH120, PTH122
+
 from __future__ import annotations
 
 import os
@@ -28,7 +31,7 @@ Found = tuple[tuple[str, str], ...]
 
 def pulls_in(path: str, content: Callable[[], bytes]) -> Found:
     """What the source ``path`` includes or imports; nothing for a file that is no source. ``content`` is asked where needed."""
-    suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122
+    suffix = os.path.splitext(path)[1].lower()
     if suffix in _CPP:
         names = _INCLUDE.findall(content().replace(b"\\\n", b""))
         return tuple(("include", name.decode(errors="surrogateescape").strip()) for name in dict.fromkeys(names))
@@ -41,18 +44,18 @@ def candidates(
     kind: str, what: str, source: str, include_roots: tuple[str, ...], import_roots: tuple[str, ...]
 ) -> list[list[str]]:
     """The paths to try, one list for each file that may be meant; in each list the first that exists is the one."""
-    here = os.path.dirname(source)  # noqa: PTH120
+    here = os.path.dirname(source)
     if "\0" in what:
         return []
     if kind == "include":
-        return [[os.path.normpath(os.path.join(base, what)) for base in dict.fromkeys((here, *include_roots))]]  # noqa: PTH118
+        return [[os.path.normpath(os.path.join(base, what)) for base in dict.fromkeys((here, *include_roots))]]
     dots = len(what) - len(what.lstrip("."))
     parts = [part for part in what.split(".") if part]
     bases: tuple[str, ...] = (here, *import_roots)
     if dots:
         base = here
         for _ in range(dots - 1):
-            base = os.path.dirname(base)  # noqa: PTH120
+            base = os.path.dirname(base)
         bases = (base,)
     wanted = []
     for count in range(1, len(parts) + 1):

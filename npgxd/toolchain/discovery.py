@@ -153,7 +153,7 @@ def _directory(path: Path, what: str, hint: str) -> Path:
         if path.is_dir():
             return path.absolute()
         problem = "is not a directory" if path.exists() else "does not exist"
-    except (OSError, ValueError) as error:  # not allowed to look, or no path at all
+    except OSError as error:  # not allowed to look
         problem = f"cannot be looked at ({error})"
     raise ToolchainError(f"{what} {path} {problem}", hint=hint, path=str(path))
 

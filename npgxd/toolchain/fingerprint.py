@@ -57,12 +57,20 @@ class _Made:
 class Fingerprinter:
     """The fingerprints of one toolchain, as of the last ``refresh``. ``memo``: where digests are kept between runs of the daemon.
 
-    ToolchainError at construction, and from ``op``, if a file that counts cannot be read.
+    ToolchainError at construction, and from ``op``, if a file that counts cannot be read.  ``clock`` is monotonic seconds, ``now`` the
+    wall clock in nanoseconds, as files carry it.
     """
 
-    def __init__(self, toolchain: Toolchain, memo: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        memo: Path | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
         self._toolchain = toolchain
-        self._memo = StatMemo(memo)
+        self._memo = StatMemo(memo, now=now)
         self._clock = clock
         self._resolver = Resolver(toolchain.family)
         self._known: dict[str, _Made] = {}
@@ -99,8 +107,8 @@ class Fingerprinter:
         except ToolchainError as error:
             self._problem = error
             self._known.clear()
-        for op_type, made in list(self._known.items()):
-            self._look_again(op_type, made, glance)
+        for op_type in before:
+            self._look_again(op_type, glance)
         changed = frozenset(op_type for op_type, old in before.items() if not self._is_still(op_type, old))
         if changed:
             self._whole = None
@@ -142,13 +150,13 @@ class Fingerprinter:
             f"{problem} does not hold still", hint="wait until the installation under way has ended", path=problem
         )
 
-    def _look_again(self, op_type: str, made: _Made, glance: Glance) -> None:
+    def _look_again(self, op_type: str, glance: Glance) -> None:
         with contextlib.suppress(ToolchainError):  # then it is not known any more, and whoever asks is told why
-            if made.look.holds(glance):
-                return
-        del self._known[op_type]
-        with contextlib.suppress(ToolchainError):
-            self._op(op_type, glance)
+            made = self._known.pop(op_type, None)
+            if made is not None and made.look.holds(glance):
+                self._known[op_type] = made
+            else:
+                self._op(op_type, glance)
 
     def _is_still(self, op_type: str, fingerprint: str) -> bool:
         made = self._known.get(op_type)
@@ -197,6 +205,7 @@ class Fingerprinter:
                 roots = ""  # it cannot be told, as for a rank
             told = ToolchainIdentity(soc=own.soc, cores=own.cores, versions=package_versions(own.home), roots=roots)
             self._whole = (now, _digest({"base": self._ground.base, "roots": roots}), told)
+            self._memo.save()
         return self._whole
 
 

@@ -111,7 +111,7 @@ def _as_stored(value: Json) -> Json:
         return [_as_stored(item) for item in value]
     if isinstance(value, float):
         try:
-            stored: float = struct.unpack("f", struct.pack("f", value))[0]
+            stored: float = struct.unpack("<f", struct.pack("<f", value))[0]
         except OverflowError:
             return value
         return stored

@@ -6,8 +6,12 @@ compared. Where the toolchain lies does not count, only what it holds: a rank's 
 Standard library only.
 """
 
+# Paths are plain strings here: thousands are handled, and a Path for each would cost more than the work itself.
+# ruff: noqa: PTH112, PTH118, PTH208
+
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -49,7 +53,7 @@ def opp_path(environ: Mapping[str, str]) -> Path | None:
         return Path(told)
     if home := environ.get("ASCEND_HOME_PATH"):
         for name in ("opp", "opp_latest"):
-            if os.path.isdir(os.path.join(home, name)):  # noqa: PTH112, PTH118 -- pathlib costs more than all the rest here
+            if os.path.isdir(os.path.join(home, name)):
                 return Path(home, name)
     return None
 
@@ -61,7 +65,7 @@ def environment_roots(environ: Mapping[str, str]) -> tuple[OpRoot, ...]:
     if opp is not None:
         roots += [OpRoot("vendor", opp / "vendors" / name, name) for name in vendor_priority(opp)]
         roots.append(OpRoot("built-in", opp / "built-in"))
-    there = {os.path.realpath(root.path): root for root in reversed(roots) if os.path.isdir(root.path)}  # noqa: PTH112
+    there = {os.path.realpath(root.path): root for root in reversed(roots) if os.path.isdir(root.path)}
     return tuple(reversed(there.values()))  # a root that is named twice counts where it comes first
 
 
@@ -81,7 +85,7 @@ def version_files(home: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for directory in (home / "share" / "info", home):
         try:
-            names = sorted(os.listdir(directory))  # noqa: PTH208
+            names = sorted(os.listdir(directory))
         except OSError:
             continue
         for name in names:
@@ -115,8 +119,6 @@ def roots_digest(roots: Iterable[OpRoot], memo: Path | None) -> str:
 
 def digest_of_roots(roots: Iterable[OpRoot], memo: StatMemo) -> str:
     """As ``roots_digest``, with a memo that is already open; OSError if something cannot be read."""
-    import hashlib  # noqa: PLC0415 -- here, because a process without CANN never needs it
-
     parts: list[str] = []
     for root in roots:
         made = [memo.tree(str(root.path / name)) for name in (IMPLEMENTATIONS, VERSION_FILE)]

@@ -7,6 +7,9 @@ convenience: it is read only if it belongs to this user and no one else can writ
 or written.
 """
 
+# Paths are plain strings here: thousands are handled, and a Path for each would cost more than the work itself.
+# ruff: noqa: PTH103, PTH105, PTH108, PTH116
+
 from __future__ import annotations
 
 import contextlib
@@ -61,7 +64,7 @@ class StatMemo:
     def digest(self, path: str) -> str | None:
         """sha256 of the plain file ``path`` (links are followed); None if there is none. OSError if it cannot be read."""
         try:
-            facts = os.stat(path)  # noqa: PTH116 -- twice as fast, and done for thousands of files
+            facts = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return self._digest(path, facts) if stat.S_ISREG(facts.st_mode) else None
@@ -124,7 +127,7 @@ class StatMemo:
 def walk(root: str) -> Iterator[tuple[str, str, os.stat_result]]:
     """Every plain file under ``root``: its name within it, its path and its facts; no order is promised. OSError as it comes."""
     try:
-        facts = os.stat(root)  # noqa: PTH116
+        facts = os.stat(root)
     except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISREG(facts.st_mode):
@@ -224,14 +227,14 @@ def _load(path: Path | None) -> dict[str, list[object]]:
 
 
 def _store(path: Path, entries: dict[str, list[object]]) -> None:
-    os.makedirs(path.parent, mode=0o700, exist_ok=True)  # noqa: PTH103 -- pathlib's mkdir gives its mode to the last one only
+    os.makedirs(path.parent, mode=0o700, exist_ok=True)
     text = json.dumps({"schema": _SCHEMA, "entries": entries}, separators=(",", ":"))
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
     try:
         with os.fdopen(fd, "w", encoding="ascii") as opened:
             opened.write(text)
-        os.replace(temporary, path)  # noqa: PTH105 -- a cache of this user's own, not published state
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108
+            os.unlink(temporary)
         raise
