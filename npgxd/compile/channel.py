@@ -43,7 +43,7 @@ class Channel:
     __slots__ = ("_frames", "_pending", "_socket", "closed")
 
     def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)  # noqa: FBT003 -- its name says what it is
+        end.setblocking(False)
         self._socket = end
         self._frames = Frames()
         self._pending = bytearray()
@@ -81,12 +81,12 @@ class Channel:
     def send(self, frame: bytes) -> None:
         """Send, and wait until it has gone or the other end is gone."""
         self._queue(frame)
-        self._socket.setblocking(True)  # noqa: FBT003
+        self._socket.setblocking(True)
         try:
             while self._pending and not self.closed:
                 self._push()
         finally:
-            self._socket.setblocking(False)  # noqa: FBT003
+            self._socket.setblocking(False)
 
     def close(self) -> None:
         """Close this end."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TAIL_CHARACTERS = 2000
 
 
-class RunFailed(Exception):  # noqa: N818 -- said as it is told
+class RunFailed(Exception):
     """The job ends here, without a kernel. ``blame``: op_compiler ended by itself, so its logs may tell more of single keys."""
 
     def __init__(self, reason: str, *, transient: bool, blame: bool = False) -> None:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from npgxd.compile.job import MadeKernel, MadePackage
+from npgxd.errors import StoreError
 from npgxd.store.disk import DISK
 from npgxd.store.kernels import MadeFile, stage_kernel
 from npgxd.store.manifest import Making, ManifestEntry, Origin
@@ -63,7 +64,10 @@ class Staging:
             MadeFile(ManifestEntry(kernel.object.stem, kernel.entry.facts), kernel.object, kernel.description, kernel.beneath)
             for kernel in found
         ]
-        stage_kernel(target, origin, making, files)
+        manifest = stage_kernel(target, origin, making, files)
+        verified = {kernel.object.name: kernel.sha256 for kernel in found}
+        if any(verified.get(member.name, member.sha256) != member.sha256 for member in manifest.members):
+            raise StoreError(f"a kernel of {item.op_type} changed after it was verified", hint="look for what else writes there")
         return target
 
     def _relative(self, path: Path) -> str:

@@ -15,7 +15,7 @@ CANCEL = b"cancel "
 """The only frame that a daemon sends: this, and why."""
 
 
-class Stopped(Exception):  # noqa: N818 -- not an error: somebody wanted it
+class Stopped(Exception):
     """The worker was asked to stop between two steps."""
 
 

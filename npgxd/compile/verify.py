@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from npgxd.errors import CompileError, RecordError, StoreError
-from npgxd.store.index import PackagedEntry, parse_index
+from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, check_stem, parse_index
 from npgxd.store.plain import digest_plain, read_plain
 from npgxd.toolchain.record import coarse_trace, trace_of_support_info
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from npgxd.compile.job import JobItem, JobSpec
 
-INDEX = "binary_info_config.json"
-_MAX_INDEX = 64 * 1024 * 1024
 _MAX_KERNEL_JSON = 16 * 1024 * 1024
 
 
@@ -36,6 +34,7 @@ class VerifiedKernel:
     object: Path
     description: Path
     beneath: Path
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-class _Unusable(Exception):  # noqa: N818 -- what is wrong with one entry, on its way to the verdict
+class _Unusable(Exception):
     """One index entry cannot be used, and why."""
 
 
@@ -64,9 +63,9 @@ class _Looked:
 def verify(ai_core: Path, spec: JobSpec) -> Verdict:
     """Check the package that was installed into ``ai_core``; CompileError if it is not one package with one index."""
     package = _only_package(ai_core, spec.toolchain.family)
-    index = PurePosixPath(package, "config", spec.toolchain.family, INDEX)
+    index = PurePosixPath(package, "config", spec.toolchain.family, INDEX_NAME)
     try:
-        entries = parse_index(read_plain(ai_core / index, _MAX_INDEX, beneath=ai_core))
+        entries = parse_index(read_plain(ai_core / index, MAX_INDEX_BYTES, beneath=ai_core))
     except StoreError as error:
         raise CompileError(f"the run package's index cannot be used: {error.message}", transient=True) from error
     owners = _Owners(spec.items, both=not spec.flags.follow_op_params_jit)
@@ -107,7 +106,7 @@ class _Owners:
 def _only_package(ai_core: Path, family: str) -> str:
     """The name of the directory of the one package that is installed in a fresh root."""
     names = sorted(entry.name for entry in os.scandir(ai_core) if entry.is_dir(follow_symlinks=False) and entry.name != "config")
-    indexed = [name for name in names if (ai_core / name / "config" / family / INDEX).is_file()]
+    indexed = [name for name in names if (ai_core / name / "config" / family / INDEX_NAME).is_file()]
     if len(indexed) == 1:
         return indexed[0]
     if indexed:
@@ -123,10 +122,10 @@ def _look(ai_core: Path, entry: PackagedEntry, owners: _Owners) -> _Looked:
     try:
         described = _description(ai_core, name)
         owner = owners.of(entry.op_type, described, name.name)
-        _check_bytes(ai_core, name, described)
+        digest = _check_bytes(ai_core, name, described)
     except _Unusable as problem:
         return _Looked(entry.op_type, owner.key if owner else "", None, str(problem))
-    kernel = VerifiedKernel(entry, ai_core / name, ai_core / name.with_suffix(".json"), ai_core)
+    kernel = VerifiedKernel(entry, ai_core / name, ai_core / name.with_suffix(".json"), ai_core, digest)
     return _Looked(entry.op_type, owner.key, kernel, "")
 
 
@@ -144,20 +143,25 @@ def _description(ai_core: Path, name: PurePosixPath) -> dict[str, Any]:
     return described
 
 
-def _check_bytes(ai_core: Path, name: PurePosixPath, described: Mapping[str, Any]) -> None:
+def _check_bytes(ai_core: Path, name: PurePosixPath, described: Mapping[str, Any]) -> str:
+    """The digest of the object, which is the one that its json tells."""
     try:
+        check_stem(name.stem)
         digest, _ = digest_plain(ai_core / name, beneath=ai_core)
     except StoreError as error:
         raise _Unusable(f"{name.name} cannot be used: {_brief(error)}") from error
     if described.get("sha256") != digest:
         raise _Unusable(f"{name.name} has other bytes than its json says (sha256)")
+    return digest
 
 
 def _verdict(looked: Sequence[_Looked], owners: _Owners) -> Verdict:
     kernels: dict[str, list[VerifiedKernel]] = defaultdict(list)
     refused: dict[str, str] = {}
     for one in looked:
-        if one.kernel is not None:
+        if one.kernel is not None and one.kernel.object.stem in {known.object.stem for known in kernels[one.key]}:
+            refused.setdefault(one.key, f"the index names {one.kernel.object.name} twice")
+        elif one.kernel is not None:
             kernels[one.key].append(one.kernel)
         elif one.key:
             refused.setdefault(one.key, one.problem)

@@ -7,6 +7,7 @@ Whatever happens (a signal, the daemon's death, a deadline, an error of our own)
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import socket
 import sys
@@ -21,9 +22,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--path", required=True, help="where the package npgxd lies")
     parser.add_argument("directory", type=Path, help="the job's directory")
     options = parser.parse_args(arguments)
-    if options.path not in sys.path:
-        sys.path.append(options.path)  # at the end: it may be a site-packages directory, which must not hide the standard library
+    _find_package(Path(options.path))
     return _work(options)
+
+
+def _find_package(root: Path) -> None:
+    """Import npgxd from where the daemon has it, and from nowhere else; what it depends on may lie beside it.
+
+    ``root`` comes last in the path, since it may be a site-packages directory, which must not hide the standard library.
+    """
+    sys.path.append(str(root))
+    package = root / "npgxd"
+    spec = importlib.util.spec_from_file_location("npgxd", package / "__init__.py", submodule_search_locations=[str(package)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package npgxd in {root}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["npgxd"] = module
+    spec.loader.exec_module(module)
 
 
 def _work(options: argparse.Namespace) -> int:

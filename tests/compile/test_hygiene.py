@@ -83,7 +83,7 @@ def test_a_compiler_gets_nothing_of_the_daemon_but_what_is_meant_for_it(
     for name, value in {"DISPLAY": ":0", "SECRET": "x", "LD_PRELOAD": "", "NOTIFY_SOCKET": "/run/n", "HOME": "/daemon"}.items():
         monkeypatch.setenv(name, value)
     inherited = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
-    os.set_inheritable(inherited, True)  # noqa: FBT003
+    os.set_inheritable(inherited, True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     umask = os.umask(0)
     try:
