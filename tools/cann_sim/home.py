@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import py_compile
+import re
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from tools.cann_sim.op_roots import write_op_roots
 from tools.cann_sim.ops import FAMILIES
 from tools.cann_sim.runs import Run, read_runs
 
+_MAX_SHEBANG = 100
 _COMPILER = Path(__file__).parent / "compiler"
 _INSTALLED_COMPILER = Path("tools/op_compiler/simulated_op_compiler")
 _PACKAGES = ("runtime", "compiler", "opbase", "ops_math", "ops_nn", "ops_cv", "ops_transformer", "ops_legacy")
@@ -149,7 +152,7 @@ def _install_compiler(latest: Path, version: str) -> None:
     (latest / "python/site-packages/opc_tool/__init__.py").write_text('"""Simulated."""\n')
     launcher = latest / "bin" / "op_compiler"
     launcher.write_text(
-        f"#!{sys.executable} -ISB\n"
+        f"{_shebang(sys.executable)}\n"
         f"# op_compiler of SIMULATED CANN {version}, build {whole.hexdigest()}\n"
         "import os.path\nimport sys\n\n"
         f'sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "{_INSTALLED_COMPILER.parent}"))\n'
@@ -162,11 +165,18 @@ def _install_compiler(latest: Path, version: str) -> None:
     opc.chmod(0o755)
 
 
+def _shebang(interpreter: str) -> str:
+    """The first lines of a script for ``interpreter``: by way of sh where the kernel could not read it (blanks, or too long)."""
+    if len(interpreter) < _MAX_SHEBANG and not any(char.isspace() for char in interpreter):
+        return f"#!{interpreter} -ISB"
+    quoted = '"' + re.sub(r'([\\"$`])', r"\\\1", interpreter) + '"'
+    return f"#!/bin/sh\n'''exec' {quoted} -ISB \"$0\" \"$@\"\n' '''"
+
+
 def _write_set_env(path: Path, cann: SimulatedCann, marker: str) -> None:
-    home = str(cann.home).replace("'", "'\\''")
     path.write_text(
         f"# {marker}"
-        f"export ASCEND_HOME_PATH='{home}'\n"
+        f"export ASCEND_HOME_PATH={shlex.quote(str(cann.home))}\n"
         'export ASCEND_TOOLKIT_HOME="$ASCEND_HOME_PATH"\n'
         'export ASCEND_OPP_PATH="$ASCEND_HOME_PATH/opp"\n'
         f"export NPGXD_SOC={cann.soc.name}\n"

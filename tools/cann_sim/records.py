@@ -89,7 +89,7 @@ def matmul(
         tensor((k, n), dtype, name="x2", index=1),
         tensor((n,), dtype, name="bias", index=2, param_type="optional") if bias else None,
     ]
-    attrs = [attribute("transpose_x1", "bool", False), attribute("transpose_x2", "bool", False, 1)]  # noqa: FBT003 -- the attribute's value
+    attrs = [attribute("transpose_x1", "bool", False), attribute("transpose_x2", "bool", False, 1)]
     outputs = [tensor((m, n), dtype, name="y")]
     return record(op_type, inputs, outputs, attrs, impl_mode=impl_mode, deterministic=deterministic, cores=cores)
 

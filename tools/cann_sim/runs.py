@@ -41,24 +41,16 @@ def read_runs(path: Path) -> tuple[Run, ...]:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         return ()
-    ends: dict[int, list[dict[str, Any]]] = {}
-    starts: list[dict[str, Any]] = []
+    runs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    latest: dict[int, dict[str, Any]] = {}
     for line in lines:
         event = json.loads(line)
         if event["event"] == "start":
-            starts.append(event)
+            latest[event["pid"]] = {}  # pids come again; an end belongs to the latest start
+            runs.append((event, latest[event["pid"]]))
         else:
-            ends.setdefault(event["pid"], []).append(event)
-    return tuple(_run(start, _end_of(start, ends)) for start in starts)
-
-
-def _end_of(start: dict[str, Any], ends: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """The end that belongs to ``start``: of the same pid, not earlier, taken once (pids come again)."""
-    for event in ends.get(start["pid"], []):
-        if event["time"] >= start["time"] and not event.get("taken"):
-            event["taken"] = True
-            return event
-    return {}
+            latest[event["pid"]].update(event)
+    return tuple(_run(start, end) for start, end in runs)
 
 
 def _run(start: dict[str, Any], end: dict[str, Any]) -> Run:

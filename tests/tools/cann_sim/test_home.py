@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tools.cann_sim import create, opened
+from tools.cann_sim import Reader, create, opened
 from tools.cann_sim.compiler.socs import SOCS, find_soc
 from tools.cann_sim.ops import BUILT_IN, VENDOR, file_name, op_types
+from tools.cann_sim.records import elementwise, write_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +125,21 @@ def test_unknown_versions_and_socs_are_refused_with_what_is_known(tmp_path: Path
     with pytest.raises(LookupError, match=r"unknown soc_version 'H100'; known: .*Ascend910B3"):
         create(tmp_path / "b", soc="H100")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_with_blanks_and_quotes_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    odd = tmp_path / "it's a place"
+    odd.mkdir()
+    (odd / "python").symlink_to(os.path.realpath(sys.executable))
+    monkeypatch.setattr("sys.executable", str(odd / "python"))
+    cann = create(odd / "cann")
+    write_records(odd / "p", [elementwise("Add", (4,))])
+    script = f'. {shlex.quote(str(odd / "cann/set_env.sh"))} && cd / && op_compiler -p "$1" -v Ascend910B3 -f -o "$2" && sh "$2"/*.run -q'
+    environ = {"PATH": os.environ["PATH"], "HOME": str(odd), "TMPDIR": str(odd)}
+    command = ["/bin/sh", "-c", script, "sh", str(odd / "p"), str(odd / "o")]
+    done = subprocess.run(command, env=environ, cwd=odd, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Reader("Ascend910B3").load(cann.opp).loaded == 1
 
 
 def test_a_home_is_found_again_by_either_path(shared_home, tmp_path: Path):

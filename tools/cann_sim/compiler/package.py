@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import sys
 import tarfile
 from dataclasses import dataclass
@@ -126,4 +127,4 @@ def _uninstall_script(command: str, up: str, scripts: str) -> str:
 
 
 def _python() -> str:
-    return "'" + sys.executable.replace("'", "'\\''") + "'"
+    return shlex.quote(sys.executable)
