@@ -17,16 +17,18 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 Signature = tuple[int, int, int, int, int]
 """device, inode, size, mtime_ns, ctime_ns."""
+
+Found = tuple[str, str, os.stat_result]
+"""A file in a tree: its name within it, its path, its facts."""
 
 QUIET_NS: Final = 2_000_000_000
 """How long a file must have been left alone before its times can be trusted: the coarsest file system clocks tick so slowly."""
@@ -90,13 +92,11 @@ class StatMemo:
 
     def _tree(self, root: str) -> str:
         began = self._now()
-        found = sorted(walk(root))
+        found = sorted(walk(root), key=_name)
         if not found:
             return ""
-        seen = hashlib.sha256()
-        for name, _, facts in found:
-            seen.update(f"{name}\0{signature(facts)}\n".encode(errors="surrogateescape"))
-        sign = seen.hexdigest()
+        seen = "\n".join([f"{name}\0{signature(facts)}" for name, _, facts in found])
+        sign = hashlib.sha256(seen.encode(errors="surrogateescape")).hexdigest()
         known = self._trees.get(root)
         if known is not None and known[0] == sign:
             return str(known[1])
@@ -124,22 +124,25 @@ class StatMemo:
         return made
 
 
-def walk(root: str) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Every plain file under ``root``: its name within it, its path and its facts; no order is promised. OSError as it comes."""
+def walk(root: str) -> list[Found]:
+    """Every plain file under ``root``: its name within it, its path and its facts; in no order. OSError as it comes."""
     try:
         facts = os.stat(root)
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
+    found: list[Found] = []
     if stat.S_ISREG(facts.st_mode):
-        yield ("", root, facts)
+        found.append(("", root, facts))
     elif stat.S_ISDIR(facts.st_mode):
-        yield from _walk(root, "", ((facts.st_dev, facts.st_ino),))
+        _walk(root, "", ((facts.st_dev, facts.st_ino),), found)
+    return found
 
 
-def _walk(directory: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, str, os.stat_result]]:
+def _walk(directory: str, prefix: str, above: tuple[tuple[int, int], ...], found: list[Found]) -> None:
     with os.scandir(directory) as entries:
         for entry in entries:
-            if entry.name in _MADE_BY_RUNNING or entry.name.endswith(".pyc"):
+            name = entry.name
+            if name in _MADE_BY_RUNNING or name.endswith(".pyc"):
                 continue
             try:
                 facts = entry.stat()
@@ -148,11 +151,15 @@ def _walk(directory: str, prefix: str, above: tuple[tuple[int, int], ...]) -> It
                     continue  # it leads nowhere
                 raise
             if stat.S_ISREG(facts.st_mode):
-                yield (prefix + entry.name, entry.path, facts)
+                found.append((prefix + name, entry.path, facts))
             elif stat.S_ISDIR(facts.st_mode):
                 identity = (facts.st_dev, facts.st_ino)
                 if identity not in above and len(above) < _MAX_DEPTH:  # a link may lead back up
-                    yield from _walk(entry.path, f"{prefix}{entry.name}/", (*above, identity))
+                    _walk(entry.path, f"{prefix}{name}/", (*above, identity), found)
+
+
+def _name(file: Found) -> str:
+    return file[0]
 
 
 def _quiet(sign: Signature, at: int) -> bool:
@@ -229,7 +236,8 @@ def _load(path: Path | None) -> dict[str, list[object]]:
 def _store(path: Path, entries: dict[str, list[object]]) -> None:
     os.makedirs(path.parent, mode=0o700, exist_ok=True)
     text = json.dumps({"schema": _SCHEMA, "entries": entries}, separators=(",", ":"))
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600
+    temporary = str(path.with_name(f".{path.name}.{os.urandom(8).hex()}"))
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="ascii") as opened:
             opened.write(text)
