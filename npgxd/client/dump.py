@@ -66,17 +66,19 @@ def _read(directory: int, name: str) -> tuple[bytes, str]:
         descriptor = os.open(name, _FILE, dir_fd=directory)
     except OSError as error:
         return b"", "it is a link" if _is_link(directory, name) else f"cannot be opened: {error.strerror}"
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return b"", "it is not a plain file"
         problem = _size_problem(found.st_size)
         if problem:
             return b"", problem
-        try:
-            raw = file.read(limits.MAX_RECORD_BYTES + 1)
-        except OSError as error:
-            return b"", f"cannot be read: {error.strerror}"
+        with open(descriptor, "rb", closefd=False) as file:
+            raw = file.read(limits.MAX_RECORD_BYTES + 1)  # it may have grown meanwhile
+    except OSError as error:
+        return b"", f"cannot be read: {error.strerror}"
+    finally:
+        os.close(descriptor)
     return raw, _size_problem(len(raw)) or _form_problem(raw)
 
 

@@ -63,10 +63,12 @@ def store_root(welcome: Welcome, environ: Mapping[str, str]) -> Path:
         raise StoreNotVisible(f"the store path {str(root)!r} is not absolute", hint=hint)
     try:
         descriptor = os.open(root / "STORE_ID", _FILE)
+        try:
+            found = os.read(descriptor, 64) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StoreNotVisible(f"cannot read {root}/STORE_ID: {error.strerror}", hint=hint) from error
-    with os.fdopen(descriptor, "rb") as file:
-        found = file.read(64) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     if found.strip() != welcome.store_id.encode():
         raise StoreNotVisible(f"{root} is another store than the daemon's ({welcome.store_id[:8]})", hint=hint)
     return root

@@ -45,7 +45,13 @@ _inherited: list[object] = []
 
 def context_of_process() -> Context:
     """The zmq context of this process, made anew after a fork. It is never terminated: that could block an exit."""
-    return _contexts.setdefault(os.getpid(), zmq.Context())
+    context = _contexts.get(os.getpid())
+    if context is None:
+        made: Context = zmq.Context()
+        context = _contexts.setdefault(os.getpid(), made)
+        if context is not made:  # another thread was faster
+            made.term()
+    return context
 
 
 class _Turns:
