@@ -49,7 +49,7 @@ class LayerCache(NamedTuple):
 class Places(NamedTuple):
     """Where the steps of one call stand, for every layer alike."""
 
-    cosines: Tensor  # [..., 1, head_width / 2]: the rotation of each step
+    cosines: Tensor  # [..., 1, head_width]: the rotation of each step
     sines: Tensor
     visible: Tensor  # [batch or 1, steps, length]: which positions each step may look at
 
@@ -68,17 +68,16 @@ class RMSNorm(nn.Module):
 
 
 def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines ``[context, head_width / 2]`` of every position's rotation."""
+    """Cosines and sines ``[context, head_width]`` of every position's rotation, both halves of a head alike."""
     exponents = torch.arange(0, config.head_width, 2, dtype=torch.float64) / config.head_width
-    angles = torch.outer(torch.arange(config.context, dtype=torch.float64), config.rotary_base**-exponents)
+    angles = torch.outer(torch.arange(config.context, dtype=torch.float64), config.rotary_base**-exponents).repeat(1, 2)
     return angles.cos().float(), angles.sin().float()
 
 
 def rotate(x: Tensor, places: Places) -> Tensor:
     """Turn each head of ``x`` ``[batch, steps, heads, head_width]`` by its position's angles (halves convention)."""
     first, second = x.chunk(2, dim=-1)
-    turned = (first * places.cosines - second * places.sines, second * places.cosines + first * places.sines)
-    return torch.cat(turned, dim=-1)
+    return x * places.cosines + torch.cat((-second, first), dim=-1) * places.sines
 
 
 class Attention(nn.Module):

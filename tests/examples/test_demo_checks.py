@@ -143,10 +143,10 @@ def test_missing_outputs_are_told(tmp_path: Path) -> None:
 def test_a_row_says_what_was_seen() -> None:
     cells = dict(zip(COLUMNS, row(start(reports=(report(0), report(1, equal=False, max_difference=0.5)))), strict=True))
     assert cells["records"] == "6 from 2 ranks"
-    assert cells["unique kernels"] == "2"
+    assert cells["unique"] == "2"
     assert cells["compiled"] == "2"
     assert cells["INSTALLED"] == "2 of 2 ranks"
-    assert cells["equal to eager"] == "NO, within 0.5"
+    assert cells["as eager"] == "NO, ±0.5"
 
 
 def test_progress_says_who_does_what() -> None:

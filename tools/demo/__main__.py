@@ -21,6 +21,10 @@ from tools.demo.steps import tell_the_story
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MAX_TOLD = 20
+_PLAIN_WIDTH = 120
+"""Columns where the output is not a terminal."""
+
 TRUE, UNTRUE, FAILED, INTERRUPTED = 0, 1, 70, 130
 
 
@@ -49,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if everything that was shown is true, 1 if something is not, 70 if the demo could not be shown."""
     options = parser().parse_args(arguments)
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     signal.signal(signal.SIGTERM, _interrupt)
     directory, keep = _directory(options)
     code = FAILED
@@ -81,8 +85,10 @@ def _run(options: argparse.Namespace, directory: Path, console: Console) -> int:
         if options.chaos:
             problems += survive_all(directory / "chaos", children, console, batch_sizes=options.batch_sizes[:1])
         problems += [f"left behind: process {left.pid}, {left.command}" for left in children.settle()]
-    for problem in problems:
+    for problem in problems[:_MAX_TOLD]:
         print(f"UNTRUE: {problem}", file=sys.stderr)
+    if len(problems) > _MAX_TOLD:
+        print(f"... and {len(problems) - _MAX_TOLD} more", file=sys.stderr)
     if problems:
         return UNTRUE
     print("Everything shown was checked; no process was left behind.")

@@ -30,7 +30,7 @@ def tell_the_story(
         ready_s = node.start_daemon()
         console.print(f"npgxd answers on {node.socket} after {ready_s:.2f} s", highlight=False)
         script = install_application(directory / "app")
-        plan = [("first start", batch_sizes), ("second start", batch_sizes), ("one more batch size", [*batch_sizes, extra])]
+        plan = [("first start", batch_sizes), ("second start", batch_sizes), ("third start", [*batch_sizes, extra])]
         starts: list[Start] = []
         problems: list[str] = []
         for name, sizes in plan:
@@ -42,7 +42,10 @@ def tell_the_story(
         show(starts, console)
         console.print(compile_figures(node, starts[0]), highlight=False)
         console.print("\n[bold]npgxctl status[/bold]")
-        print(node.npgxctl("status").stdout)
+        page = node.npgxctl("status")
+        print(page.stdout, end="")
+        if page.returncode != 0:
+            problems.append(f"npgxctl status ended with exit code {page.returncode}: {page.stderr.strip()}")
         code = node.stop_daemon()
         if code != 0:
             problems.append(f"the daemon ended with exit code {code} after SIGTERM, not 0")

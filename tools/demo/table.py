@@ -19,13 +19,13 @@ COLUMNS = (
     "start",
     "batch sizes",
     "records",
-    "unique kernels",
+    "unique",
     "compiled",
     "hits",
-    "op_compiler runs",
+    "compiler runs",
     "INSTALLED",
     "wall",
-    "equal to eager",
+    "as eager",
 )
 
 
@@ -44,13 +44,13 @@ def row(start: Start) -> tuple[str, ...]:
         str(len(start.runs)),
         f"{installed} of {start.nproc} ranks",
         f"{start.wall_s:.1f} s",
-        f"{'yes' if equal else 'NO'}, within {difference:.2g}",
+        f"{'yes' if equal else 'NO'}, \N{PLUS-MINUS SIGN}{difference:.2g}",
     )
 
 
 def show(starts: Sequence[Start], console: Console) -> None:
     """Print the table."""
-    table = Table(title="npgxd demo, on a simulated CANN")
+    table = Table(title="npgxd demo, on a simulated CANN", caption="unique: different kernels that the ranks' records ask for")
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right")  # noqa: PLR2004 -- the two that are not numbers
     for start in starts:
