@@ -42,6 +42,7 @@ class Staging:
                 between()
                 cost = sum(watch.cost_of(kernel.object.stem, share_s) for kernel in found)
                 made.append(MadeKernel(item.key, self._relative(self._stage(item, found, cost)), cost))
+        DISK.fsync_tree(self._root)  # all at once: a commit of the file system for each file would cost many times more
         return tuple(made)
 
     def _stage(self, item: JobItem, found: tuple[VerifiedKernel, ...], cost_s: float) -> Path:
@@ -59,12 +60,12 @@ class Staging:
             options=spec.super_kernel,
             flags=spec.flags.follow_op_params_jit,
         )
-        making = Making(package=self.made.digest, cost_s=cost_s, made_at=time.time())
+        making = Making(package=self.made.digest, package_name=self.made.name, cost_s=cost_s, made_at=time.time())
         files = [
             MadeFile(ManifestEntry(kernel.object.stem, kernel.entry.facts), kernel.object, kernel.description, kernel.beneath)
             for kernel in found
         ]
-        manifest = stage_kernel(target, origin, making, files)
+        manifest = stage_kernel(target, origin, making, files, durable=False)
         verified = {kernel.object.name: kernel.sha256 for kernel in found}
         if any(verified.get(member.name, member.sha256) != member.sha256 for member in manifest.members):
             raise StoreError(f"a kernel of {item.op_type} changed after it was verified", hint="look for what else writes there")

@@ -6,6 +6,7 @@ without waiting is held by nobody.  So a lease ends when its process does, howev
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 64 * 1024
 _ID_LENGTH: Final = 32
+_NOTHING_TO_LOCK: Final = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})
+"""Opening says: no such file, a symbolic link, a socket. Anything else (out of descriptors, say) proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,15 @@ class Leases:
         self._count = sum(1 for _ in state.leases.iterdir())
 
     def offer(self, view: str, *, session: str, uid: int, pid: int, started: float) -> LeaseFacts:
-        """Make a lease file for a view; it is on the disk when this returns, and held until ``confirm`` or ``session_ended``."""
+        """Make a lease file for a view; it is held until ``confirm`` or ``session_ended``.
+
+        Not forced to the disk: power loss ends the process that it is for, and the view with it.
+        """
         facts = LeaseFacts(secrets.token_hex(_ID_LENGTH // 2), view, session, uid, pid, started, self._boot)
         text = {"view": view, "session": session, "uid": uid, "pid": pid, "started": started, "boot": self._boot}
-        self._state.disk.write_file(self._state.leases / facts.lease, json.dumps(text).encode())
+        self._state.disk.write_file(
+            self._state.leases / facts.lease, json.dumps(text).encode(), staging=self._state.staging, durable=False
+        )
         self._offered[facts.lease] = facts
         self._count += 1
         return facts
@@ -98,34 +106,42 @@ class Leases:
             with self._try_lock(entry.name) as free:
                 if free is False:
                     continue
-                # Unlinked under the exclusive lock: a client that opened it meanwhile cannot get its lock on a linked file.
+                # Removed under the exclusive lock: a client that opened it meanwhile gets its lock on a file without a name
+                # at best, and ``confirm`` then says that this is no lease.
                 facts = self._facts(entry.name)
-                if free is None or facts is None:
+                if facts is None:
                     log.warning("leases/%s is not a lease, and is removed", entry.name)
-                self._state.disk.remove_tree(self._state.leases / entry.name)
+                try:
+                    self._state.disk.remove_tree(self._state.leases / entry.name)
+                except StoreError as error:
+                    log.warning("leases/%s cannot be removed: %s", entry.name, error)
+                    continue
                 if facts is not None:
                     released.append(facts)
         self._count = sum(1 for _ in self._state.leases.iterdir())
         return released
 
     def views_in_use(self) -> set[str]:
-        """The views of all leases, held or offered."""
+        """The views of all leases, held or offered; every view there is, if somebody holds a lease whose text cannot be read."""
         used = {facts.view for facts in self._offered.values()}
         for path in self._state.leases.iterdir():
             facts = self._facts(path.name)
             if facts is not None:
                 used.add(facts.view)
+            elif self.is_held(path.name):
+                log.warning("leases/%s is held and cannot be read: no view is removed until it ends", path.name)
+                used |= {view.name for view in self._state.views.iterdir()}
         return used
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _try_lock(self, lease: str) -> Iterator[bool | None]:
-        """True while we have the exclusive lock, False if somebody else has one, None if there is no plain file."""
+        """True while we have the exclusive lock, False if somebody has one or it cannot be told, None if nothing can be locked."""
         try:
             fd = os.open(self._state.leases / lease, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            yield None
+        except OSError as error:
+            yield None if error.errno in _NOTHING_TO_LOCK else False
             return
         try:
             try:

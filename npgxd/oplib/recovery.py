@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from npgxd.oplib.leases import Leases
     from npgxd.oplib.views import Views
+    from npgxd.store.kernels import Reconciled
     from npgxd.store.state import StateDirectory
 
 log = logging.getLogger(__name__)
@@ -28,11 +29,16 @@ class Recovery:
     temporary: int
     leases: int
     views: int
+    adopted: int
+    """Kernels that were published and not in the catalog yet."""
     problems: tuple[str, ...]
 
 
 def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
-    """Drop everything that is not published and everything that nobody holds. Needs the instance lock; safe to repeat."""
+    """Drop everything that is not published and everything that nobody holds, and adopt what is published and not listed.
+
+    Needs the instance lock, and that no worker of an earlier life is left; safe to repeat.  Nothing that is found stops it.
+    """
     problems: list[str] = []
 
     def attempt(act: Callable[[], object], what: str) -> bool:
@@ -49,8 +55,14 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
     staged = sum(remove(path) for path in sorted(state.staging.iterdir()))
     places = (state.path, state.kernels, state.packages, state.leases, state.rounds)
     temporary = sum(remove(path) for place in places for path in sorted(place.glob(f"{TEMPORARY_PREFIX}*")))
-    released = leases.release_dead()
-    dropped = views.drop_unleased(keep=leases.views_in_use())
+    released: list[object] = []
+    dropped: list[object] = []
+    found: list[Reconciled] = []
+    attempt(lambda: found.append(views.kernels.reconcile()), str(state.kernels))
+    attempt(lambda: released.extend(leases.release_dead()), str(state.leases))
+    attempt(lambda: dropped.extend(views.drop_unleased(keep=leases.views_in_use())), str(state.views))
+    problems += [f"{place}: not a kernel, set aside" for one in found for place in one.problems]
     for problem in problems:
-        log.warning("left in place: %s", problem)
-    return Recovery(staged, temporary, len(released), len(dropped), tuple(problems))
+        log.warning("odd leftover: %s", problem)
+    adopted = sum(one.adopted for one in found)
+    return Recovery(staged, temporary, len(released), len(dropped), adopted, tuple(problems))

@@ -3,21 +3,27 @@
 A view is made in staging and published by one rename, so readers never coordinate.  Equal requests share one.  The layout is what
 the CANN runtime reads (docs/cann.md, sections 3 and 4): ``static_kernel/ai_core/config/<family>/binary_info_config.json`` and, beside it,
 the kernels as hard links.  Views are not forced to the disk: those of an earlier boot are dropped, not trusted.
+
+A view that turned out damaged is never mended or replaced under a process that may be reading it: the next generation of the same
+request gets another digest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+import os
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
 from npgxd.store.index import INDEX_NAME, PackagedEntry, build_index
-from npgxd.store.plain import read_plain
+from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAYOUT: Final = 1
+_GENERATIONS: Final = 1000
 _AI_CORE: Final = PurePosixPath("static_kernel/ai_core")
 _VIEW_FILE: Final = "view.json"
 _MAX_VIEW_FILE: Final = 16 * 1024 * 1024
@@ -51,6 +58,12 @@ class Views:
         self._state = state
         self._kernels = kernels
         self._boot = boot
+        self._sound: set[str] = set()
+
+    @property
+    def kernels(self) -> KernelStore:
+        """The store whose kernels are linked."""
+        return self._kernels
 
     def path(self, digest: str) -> Path:
         """Where a view lies: the root that is given to reselect."""
@@ -65,17 +78,18 @@ class Views:
         if len({manifest.origin.family for manifest in chosen}) != 1:
             raise StoreError("a view needs kernels of one SoC family", hint="this is a fault of npgxd: please report it")
         ids = tuple(sorted(manifest.id for manifest in chosen))
-        digest = hashlib.sha256("\0".join((str(LAYOUT), chosen[0].origin.family, *ids)).encode()).hexdigest()
-        final = self.path(digest)
-        if not self._is_current(digest):
-            self._drop(digest)
-            staged = self._state.staging / f"view-{secrets.token_hex(8)}"
-            try:
-                self._fill(staged, chosen)
-                self._state.disk.publish(staged, final, durable=False)
-            finally:
-                self._state.disk.remove_tree(staged)
-        return View(digest, final, ids, shadowed)
+        family = chosen[0].origin.family
+        for generation in range(_GENERATIONS):
+            digest = hashlib.sha256("\0".join((str(LAYOUT), str(generation), family, *ids)).encode()).hexdigest()
+            if not os.path.lexists(self.path(digest)):
+                self._make(digest, chosen)
+                return View(digest, self.path(digest), ids, shadowed)
+            if self._is_sound(digest, chosen):
+                return View(digest, self.path(digest), ids, shadowed)
+            log.error("view %s does not hold what it should; another one is made", digest[:16])
+        raise StoreError(
+            f"{_GENERATIONS} damaged views of one request", hint="look for what changes files below the state directory"
+        )
 
     def kernels_of(self, digest: str) -> tuple[str, ...]:
         """The kernel ids of a view; StoreError if there is none."""
@@ -89,10 +103,33 @@ class Views:
         return sum(1 for _ in self._state.views.iterdir())
 
     def drop_unleased(self, keep: Collection[str]) -> list[str]:
-        """Remove every view that is not in ``keep``: first out of sight by one rename, then file by file. The dropped ones."""
-        return [path.name for path in sorted(self._state.views.iterdir()) if path.name not in keep and self._drop(path.name)]
+        """Remove every view that is not in ``keep``: first out of sight by one rename, then file by file. The dropped ones.
+
+        One that cannot be removed is named in the log, and the others are removed all the same.
+        """
+        dropped: list[str] = []
+        for path in sorted(self._state.views.iterdir()):
+            if path.name not in keep:
+                try:
+                    self._drop(path.name)
+                except StoreError as error:
+                    log.warning("view %s cannot be removed: %s", path.name[:16], error)
+                else:
+                    dropped.append(path.name)
+        return dropped
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _make(self, digest: str, chosen: Sequence[KernelManifest]) -> None:
+        staged = self._state.staging / f"view-{secrets.token_hex(8)}"
+        try:
+            self._fill(staged, chosen)
+            self._state.disk.publish(staged, self.path(digest), durable=False)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # what is left in staging is dropped at the next start
+                self._state.disk.remove_tree(staged)
+            raise
+        self._sound.add(digest)
 
     def _fill(self, root: Path, chosen: Sequence[KernelManifest]) -> None:
         disk = self._state.disk
@@ -108,21 +145,42 @@ class Views:
         entries: list[PackagedEntry] = []
         for manifest in chosen:
             source = self._kernels.directory(manifest.id)
-            place = PurePosixPath(manifest.id[:16], manifest.origin.family, manifest.origin.op_type)
+            place = _place(manifest)
             target = directory(_AI_CORE / place)
             for member in manifest.members:
-                disk.link_or_copy(source / member.name, target / member.name)
+                linked = disk.link_or_copy(source / member.name, target / member.name)
+                if not linked and digest_plain(target / member.name) != (member.sha256, member.size):
+                    raise StoreError(f"{member.name} of kernel {manifest.id[:16]} has other bytes than its manifest says")
             entries += [PackagedEntry(manifest.origin.op_type, str(place / f"{e.stem}.o"), e.facts) for e in manifest.entries]
         config = directory(_AI_CORE / "config" / chosen[0].origin.family)
         disk.write_file(config / INDEX_NAME, build_index(entries), durable=False)
         facts = {"layout": LAYOUT, "boot": self._boot, "kernels": sorted(manifest.id for manifest in chosen)}
         disk.write_file(root / _VIEW_FILE, json.dumps(facts).encode(), durable=False)
 
-    def _is_current(self, digest: str) -> bool:
+    def _is_sound(self, digest: str, chosen: Sequence[KernelManifest]) -> bool:
+        """Whether a view that is there can be shared: of this boot, whole, and with the store's own, verified, files.
+
+        Looked at once in a life, and again where one of its kernels was found damaged since.
+        """
+        if digest in self._sound and self._kernels.damaged.isdisjoint(manifest.id for manifest in chosen):
+            return (self.path(digest) / _VIEW_FILE).is_file()
+        self._sound.discard(digest)
         try:
-            return self._facts(digest).get("boot") == self._boot
+            if self._facts(digest).get("boot") != self._boot or not (self._config(digest, chosen) / INDEX_NAME).is_file():
+                return False
+            for manifest in chosen:
+                source = self._kernels.directory(manifest.id)
+                for member in manifest.members:
+                    ours = self.path(digest) / _AI_CORE / _place(manifest) / member.name
+                    if not _same_file(source / member.name, ours) and digest_plain(ours) != (member.sha256, member.size):
+                        return False
         except StoreError:
             return False
+        self._sound.add(digest)
+        return True
+
+    def _config(self, digest: str, chosen: Sequence[KernelManifest]) -> Path:
+        return self.path(digest) / _AI_CORE / "config" / chosen[0].origin.family
 
     def _facts(self, digest: str) -> dict[str, Any]:
         try:
@@ -133,27 +191,53 @@ class Views:
             raise StoreError(f"view {digest[:16]} has no readable {_VIEW_FILE}")
         return facts
 
-    def _drop(self, digest: str) -> bool:
-        path = self.path(digest)
-        if not path.is_symlink() and not path.exists():
-            return False
+    def _drop(self, digest: str) -> None:
         away = self._state.staging / f"dropped-{secrets.token_hex(8)}"
-        self._state.disk.move(path, away, durable=False)
+        self._sound.discard(digest)
+        self._state.disk.move(self.path(digest), away, durable=False)
         self._state.disk.remove_tree(away)
-        return True
+
+
+def _place(manifest: KernelManifest) -> PurePosixPath:
+    """Where a kernel's files lie in a view, relative to ``ai_core/``."""
+    return PurePosixPath(manifest.id[:16], manifest.origin.family, manifest.origin.op_type)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two names are links of one plain file."""
+    try:
+        first, second = os.lstat(one), os.lstat(other)
+    except OSError:
+        return False
+    return stat.S_ISREG(first.st_mode) and (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
 
 
 def _choose(manifests: Sequence[KernelManifest]) -> tuple[list[KernelManifest], tuple[str, ...]]:
-    """One kernel per simplified key, in order of keys; and the keys of those that lost."""
-    taken: dict[str, str] = {}
+    """One kernel per simplified key, in order of keys; and the keys of those that lost.
+
+    A kernel that would be found under the same names with the same bytes loses nothing: it is neither listed twice nor shadowed.
+    """
+    taken: dict[str, tuple[object, ...]] = {}
     chosen: list[KernelManifest] = []
     shadowed: list[str] = []
     for manifest in sorted({manifest.id: manifest for manifest in manifests}.values(), key=lambda m: (m.key, m.id)):
-        if any(name in taken for name in manifest.simplified_keys):
+        offered = _offered(manifest)
+        present = {name: taken[name] for name in offered if name in taken}
+        if not present:
+            taken.update(offered)
+            chosen.append(manifest)
+        elif present != offered:
             shadowed.append(manifest.key)
-            continue
-        taken.update(dict.fromkeys(manifest.simplified_keys, manifest.id))
-        chosen.append(manifest)
     if not chosen:
         raise StoreError("a view needs at least one kernel", hint="this is a fault of npgxd: please report it")
     return chosen, tuple(shadowed)
+
+
+def _offered(manifest: KernelManifest) -> dict[str, tuple[object, ...]]:
+    """simplified key -> all that the runtime would load under it."""
+    digests = {member.name: member.sha256 for member in manifest.members}
+    return {
+        name: (manifest.origin.op_type, entry.facts, digests[f"{entry.stem}.o"], digests[f"{entry.stem}.json"])
+        for entry in manifest.entries
+        for name in entry.facts.simplified_keys
+    }

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import sqlite3
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
 from npgxd.store.disk import DISK, Disk
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 _CHUNK = 500
+_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+"""Troubles at opening that say nothing about the file: it is not made anew for them."""
 _TABLES = """
 CREATE TABLE kernels(
   sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, op_type TEXT NOT NULL,
@@ -49,6 +51,8 @@ class KernelRow:
     package: str
     cost_s: float
     made_at: float
+    sequence: int = 0
+    """Its place in the order of publication; 0 takes the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,15 @@ class Catalog:
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) in _PASSING:
+                raise StoreError(
+                    f"cannot open the catalog {path}: {error}", hint="free space on its disk, and end what locks it"
+                ) from error
             log.warning("the catalog %s cannot be used (%s): it is made anew from the kernels", path, error)
             self._set_aside()
             self._db = self._open()
         if self.was_rebuilt and rebuild is not None:
-            self.add_kernels(sorted(rebuild(), key=lambda row: (row.made_at, row.id)))
+            self.add_kernels(sorted(rebuild(), key=lambda row: (row.sequence, row.id)))
 
     def close(self) -> None:
         """Close the file."""
@@ -86,15 +94,27 @@ class Catalog:
     # ---- kernels -----------------------------------------------------------------------------------------------------
 
     def add_kernels(self, rows: Sequence[KernelRow]) -> None:
-        """List kernels; for each key the one listed last is the one that answers."""
+        """List kernels; for each key the one with the highest sequence is the one that answers."""
         with self._commit():
             for row in rows:
                 # Listed again is newest again: what was compiled last answers, also when it has the bytes of an older one.
                 self._db.execute("DELETE FROM kernels WHERE id = ?", (row.id,))
+                taken = self._db.execute("SELECT 1 FROM kernels WHERE sequence = ?", (row.sequence,)).fetchone()
+                sequence = None if taken or row.sequence <= 0 else row.sequence
                 self._db.execute(
-                    "INSERT INTO kernels(id, key, op_type, size, package, cost_s, made_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (row.id, row.key, row.op_type, row.size, row.package, row.cost_s, row.made_at),
+                    "INSERT INTO kernels(sequence, id, key, op_type, size, package, cost_s, made_at)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (sequence, row.id, row.key, row.op_type, row.size, row.package, row.cost_s, row.made_at),
                 )
+
+    def next_sequence(self) -> int:
+        """The number after the highest that any kernel was ever listed with."""
+        rows = self._read("SELECT seq FROM sqlite_sequence WHERE name = 'kernels'")
+        return int(rows[0][0]) + 1 if rows else 1
+
+    def all_kernel_ids(self) -> set[str]:
+        """Every listed kernel."""
+        return {row[0] for row in self._read("SELECT id FROM kernels")}
 
     def kernel_ids(self, keys: Sequence[str]) -> dict[str, str]:
         """key -> kernel id, for those keys that have a kernel."""
@@ -102,8 +122,7 @@ class Catalog:
         for start in range(0, len(keys), _CHUNK):
             part = keys[start : start + _CHUNK]
             marks = ",".join("?" * len(part))
-            rows = self._db.execute(f"SELECT key, id FROM kernels WHERE key IN ({marks}) ORDER BY sequence", part)
-            found.update(rows)
+            found.update(self._read(f"SELECT key, id FROM kernels WHERE key IN ({marks}) ORDER BY sequence", part))
         return found
 
     def drop_kernel(self, kernel: str) -> None:
@@ -128,8 +147,8 @@ class Catalog:
 
     def package_name(self, digest: str) -> str:
         """The vendor's file name of a package; empty if it is not known."""
-        row = self._db.execute("SELECT name FROM packages WHERE digest = ?", (digest,)).fetchone()
-        return "" if row is None else str(row[0])
+        rows = self._read("SELECT name FROM packages WHERE digest = ?", (digest,))
+        return str(rows[0][0]) if rows else ""
 
     def package_count(self) -> int:
         """How many packages are noted."""
@@ -148,7 +167,7 @@ class Catalog:
 
     def costs(self) -> dict[str, float]:
         """op type -> mean seconds of one kernel."""
-        return dict(self._db.execute("SELECT op_type, mean_s FROM costs"))
+        return dict(self._read("SELECT op_type, mean_s FROM costs"))
 
     def remember_failure(self, row: FailureRow) -> None:
         """Remember that the compiler refuses a key."""
@@ -169,13 +188,12 @@ class Catalog:
         for start in range(0, len(keys), _CHUNK):
             part = keys[start : start + _CHUNK]
             marks = ",".join("?" * len(part))
-            found.update(self._db.execute(f"SELECT key, reason FROM failures WHERE key IN ({marks})", part))
+            found.update(self._read(f"SELECT key, reason FROM failures WHERE key IN ({marks})", part))
         return found
 
     def latest_failures(self, limit: int) -> list[FailureRow]:
         """The newest remembered failures."""
-        rows = self._db.execute("SELECT * FROM failures ORDER BY at DESC LIMIT ?", (limit,))
-        return [FailureRow(*row) for row in rows]
+        return [FailureRow(*row) for row in self._read("SELECT * FROM failures ORDER BY at DESC LIMIT ?", (limit,))]
 
     def count(self, counts: Mapping[str, int]) -> None:
         """Add to counters that survive restarts."""
@@ -187,7 +205,7 @@ class Catalog:
 
     def counters(self) -> dict[str, int]:
         """All counters."""
-        return dict(self._db.execute("SELECT name, value FROM counters"))
+        return dict(self._read("SELECT name, value FROM counters"))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -205,20 +223,34 @@ class Catalog:
                 self.was_rebuilt = True
             elif version != SCHEMA:
                 raise sqlite3.DatabaseError(f"schema {version}, not {SCHEMA}")
-            db.execute("SELECT COUNT(*) FROM kernels").fetchone()
+            # A few milliseconds at 10,000 kernels, and a damaged page is found now rather than by a look-up.
+            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
         except BaseException:
             db.close()
             raise
         return db
 
     def _set_aside(self) -> None:
+        place = self._path.parent / "quarantine"
+        self._disk.make_directory(place, 0o700, exist_ok=True)
+        mark = secrets.token_hex(4)
         for suffix in ("", "-wal", "-shm"):
             old = Path(f"{self._path}{suffix}")
-            if old.exists():
-                self._disk.move(old, Path(f"{self._path}.damaged-{int(time.time())}{suffix}"))
+            if os.path.lexists(old):
+                self._disk.move(old, place / f"{self._path.name}-{mark}{suffix}")
 
     def _one(self, question: str) -> int | float:
-        return self._db.execute(question).fetchone()[0]  # type: ignore[no-any-return]  # SQLite's own types
+        return self._read(question)[0][0]  # type: ignore[no-any-return]  # SQLite's own types
+
+    def _read(self, question: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(question, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"cannot read the catalog {self._path}: {error}", hint="a restart makes it anew from the kernels"
+            ) from error
 
     @contextlib.contextmanager
     def _commit(self) -> Iterator[None]:

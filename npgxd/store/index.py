@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from npgxd.errors import StoreError
 
@@ -22,6 +22,9 @@ MAX_CORE_TYPE: Final = 4
 _OP_TYPE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _FILE_STEM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+-]{0,199}")
 _MAX_INT: Final = 2**63 - 1
+_MAX_EXTRA: Final = 64 * 1024
+_ENTRY_FIELDS: Final = frozenset({"simplifiedKey", "coreType", "binPath", "binDesc", "multiKernelType"})
+_DESC_FIELDS: Final = frozenset({"blockDim", "kernelName", "workspace"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,16 @@ class IndexEntry:
     multi_kernel_type: int | None = None
     single: bool = True
     """Whether ``simplifiedKey`` is written as one text rather than a list."""
+    extra: str = ""
+    """Fields that this version does not know, as canonical JSON: what a newer CANN adds travels along untouched."""
 
     def to_json(self, bin_path: str) -> dict[str, Any]:
         """As an element of ``staticList``."""
+        unknown: dict[str, Any] = json.loads(self.extra) if self.extra else {}
+        described = {"blockDim": self.block_dim, "kernelName": self.kernel_name, "workspace": list(self.workspace)}
         entry: dict[str, Any] = {
-            "binDesc": {"blockDim": self.block_dim, "kernelName": self.kernel_name, "workspace": list(self.workspace)},
+            **unknown,
+            "binDesc": {**unknown.get("binDesc", {}), **described},
             "binPath": bin_path,
             "coreType": self.core_type,
             "simplifiedKey": self.simplified_keys[0] if self.single else list(self.simplified_keys),
@@ -69,8 +77,7 @@ def parse_index(raw: bytes) -> list[PackagedEntry]:
         raise StoreError("the index is not a JSON object")
     entries: list[PackagedEntry] = []
     for op_type, listed in index.items():
-        if not _OP_TYPE.fullmatch(op_type):
-            raise StoreError(f"the index names {op_type[:80]!r}, which is no op type")
+        check_op_type(op_type)
         if not isinstance(listed, dict) or not isinstance(listed.get("staticList"), list):
             raise StoreError(f"the index has no staticList for {op_type}")
         for entry in listed["staticList"]:
@@ -88,13 +95,13 @@ def parse_entry(where: str, entry: Mapping[str, Any]) -> IndexEntry:
     keys = entry.get("simplifiedKey")
     single = isinstance(keys, str)
     names = [keys] if single else keys
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list) or not names or not all(_is_name(name) for name in names):
         raise StoreError(f"an index entry of {where} has no simplifiedKey")
     described = entry.get("binDesc")
     if not isinstance(described, dict):
         raise StoreError(f"an index entry of {where} has no binDesc")
     name, workspace = described.get("kernelName"), described.get("workspace", [])
-    if not isinstance(name, str) or not name:
+    if not _is_name(name):
         raise StoreError(f"an index entry of {where} has no kernelName")
     if not isinstance(workspace, list) or len(workspace) > MAX_WORKSPACES:
         raise StoreError(f"an index entry of {where} has a workspace that is no list of at most {MAX_WORKSPACES}")
@@ -107,6 +114,7 @@ def parse_entry(where: str, entry: Mapping[str, Any]) -> IndexEntry:
         workspace=tuple(_integer(where, "workspace", size, _MAX_INT, low=-_MAX_INT) for size in workspace),
         multi_kernel_type=None if multi is None else _integer(where, "multiKernelType", multi, _MAX_INT),
         single=single,
+        extra=_extra(where, entry, described),
     )
 
 
@@ -118,9 +126,16 @@ def build_index(entries: Iterable[PackagedEntry]) -> bytes:
     return json.dumps(index, sort_keys=True, indent=1, ensure_ascii=False).encode()
 
 
+def check_op_type(name: object) -> str:
+    """An op type, which also names a directory."""
+    if not isinstance(name, str) or not _OP_TYPE.fullmatch(name):
+        raise StoreError(f"{str(name)[:80]!r} is no op type")
+    return name
+
+
 def check_stem(stem: str) -> str:
     """A kernel file's name without its suffix; no dot, so that the runtime finds ``.o`` where it is."""
-    if not _FILE_STEM.fullmatch(stem):
+    if not isinstance(stem, str) or not _FILE_STEM.fullmatch(stem):
         raise StoreError(f"{stem[:80]!r} cannot be a kernel's file name")
     return stem
 
@@ -129,6 +144,24 @@ def _integer(where: str, name: str, value: object, high: int, *, low: int = 0) -
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise StoreError(f"an index entry of {where} has {name} {value!r}; it must be an integer from {low} to {high}")
     return value
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    """Text that is not empty, and has no half of a surrogate pair, which JSON can spell and no file can hold."""
+    return isinstance(value, str) and value != "" and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _extra(where: str, entry: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+    unknown = {name: value for name, value in entry.items() if name not in _ENTRY_FIELDS}
+    inner = {name: value for name, value in described.items() if name not in _DESC_FIELDS}
+    if inner:
+        unknown["binDesc"] = inner
+    if not unknown:
+        return ""
+    text = json.dumps(unknown, sort_keys=True, separators=(",", ":"))
+    if len(text) > _MAX_EXTRA:
+        raise StoreError(f"an index entry of {where} has {len(text)} bytes of unknown fields")
+    return text
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

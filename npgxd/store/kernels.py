@@ -6,8 +6,9 @@ Publishing order: stage -> manifest -> fsync the tree -> one rename -> fsync the
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npgxd.errors import StoreError
@@ -27,7 +28,7 @@ from npgxd.store.manifest import (
 from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from npgxd.store.state import StateDirectory
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 RECENT = 2048
 """Manifests kept in memory."""
+SHELF_DIGITS = 2
+"""A kernel's directory lies in one named by the first digits of its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +51,36 @@ class MadeFile:
     beneath: Path
 
 
-def stage_kernel(target: Path, origin: Origin, making: Making, files: Sequence[MadeFile], *, disk: Disk = DISK) -> KernelManifest:
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What ``reconcile`` found: kernels that the catalog did not know, kernels that only it knew, and directories that are none."""
+
+    adopted: int
+    forgotten: int
+    problems: tuple[str, ...]
+
+
+def stage_kernel(
+    target: Path, origin: Origin, making: Making, files: Sequence[MadeFile], *, disk: Disk = DISK, durable: bool = True
+) -> KernelManifest:
     """Copy a kernel's files into the new directory ``target`` with their manifest, all of it on the disk on return.
 
-    Only plain files are taken, through no link.  Called in a worker process.
+    Only plain files are taken, through no link.  Called in a worker process; one that stages many kernels leaves ``durable`` off
+    and ends with one ``disk.fsync_tree`` over all of them, which is many times faster.
     """
     disk.make_directory(target)
     members: list[Member] = []
     for made in sorted(files, key=lambda made: made.entry.stem):
         stem = check_stem(made.entry.stem)
         for suffix, source in ((".json", made.description), (".o", made.object)):
-            digest, size = disk.copy_file(source, target / f"{stem}{suffix}", beneath=made.beneath)
+            digest, size = disk.copy_file(source, target / f"{stem}{suffix}", beneath=made.beneath, durable=False)
             members.append(Member(f"{stem}{suffix}", digest, size))
     entries = tuple(sorted((made.entry for made in files), key=lambda entry: entry.stem))
     manifest = parse_manifest(KernelManifest(origin, tuple(members), entries, making).to_json())
-    disk.write_file(target / MANIFEST_NAME, manifest.to_json())
-    disk.fsync_directory(target)
+    disk.write_file(target / MANIFEST_NAME, manifest.to_json(), durable=False)
+    if durable:
+        disk.fsync_tree(target)
+        disk.fsync_directory(target.parent)
     return manifest
 
 
@@ -76,33 +93,65 @@ class KernelStore:
         self._verified: set[str] = set()
         """Served before in this life: their bytes were compared with their manifests."""
         self._recent: OrderedDict[str, KernelManifest] = OrderedDict()
+        self.damaged: set[str] = set()
+        """Kernels that were set aside in this life: views that link their files are not to be trusted either."""
 
     def directory(self, kernel: str) -> Path:
         """Where a kernel lies."""
-        return self._state.kernels / kernel[:2] / kernel
+        return self._state.kernels / kernel[:SHELF_DIGITS] / kernel
 
     def count(self) -> int:
         """How many kernels there are."""
         return self._catalog.kernel_count()
 
     def publish(self, staged: Iterable[Path]) -> list[KernelManifest]:
-        """Make staged kernels visible and findable; a kernel that is there already stays as it is."""
+        """Make staged kernels visible and findable, each by one rename; for its key, the last one published answers.
+
+        A kernel that is there already, byte for byte, keeps its files; only how it was made is told anew in its manifest.
+        """
         disk = self._state.disk
-        published: list[KernelManifest] = []
+        published: list[tuple[Path, KernelManifest]] = []
+        for sequence, path in enumerate(staged, self._catalog.next_sequence()):
+            manifest = numbered(parse_manifest(read_plain(path / MANIFEST_NAME, MAX_MANIFEST_BYTES)), sequence)
+            disk.write_file(path / MANIFEST_NAME, manifest.to_json(), durable=False)
+            published.append((path, manifest))
+        for path, _ in published:
+            disk.fsync_file(path / MANIFEST_NAME)
+            disk.fsync_directory(path)
         parents: set[Path] = set()
-        for path in staged:
-            manifest = parse_manifest(read_plain(path / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+        for path, manifest in published:
             final = self.directory(manifest.id)
             if disk.make_directory(final.parent, exist_ok=True):
                 parents.add(self._state.kernels)
             if not disk.publish(path, final, durable=False):
-                disk.remove_tree(path)
+                self._renew(path, manifest)
             parents.add(final.parent)
-            published.append(manifest)
         for parent in sorted(parents):
             disk.fsync_directory(parent)
-        self._catalog.add_kernels([row_of(manifest) for manifest in published])
-        return published
+        self._catalog.add_kernels([row_of(manifest) for _, manifest in published])
+        return [manifest for _, manifest in published]
+
+    def reconcile(self) -> Reconciled:
+        """Make the catalog list exactly the kernels that are there, after a crash between a rename and its row.
+
+        Only names are compared; a manifest is read where the catalog does not know the kernel.
+        """
+        listed = self._catalog.all_kernel_ids()
+        there = dict(directories(self._state))
+        for kernel in listed - there.keys():
+            log.warning("kernel %s is gone from the disk; it is compiled again when it is needed", kernel[:16])
+            self._catalog.drop_kernel(kernel)
+        rows: list[KernelRow] = []
+        problems: list[str] = []
+        for kernel in sorted(there.keys() - listed):
+            row = _read_row(there[kernel])
+            if row is None:
+                self._state.set_aside(there[kernel], "not a kernel: its manifest cannot be read, or is another kernel's")
+                problems.append(f"kernels/{kernel[:SHELF_DIGITS]}/{kernel}")
+            else:
+                rows.append(row)
+        self._catalog.add_kernels(sorted(rows, key=lambda row: (row.sequence, row.id)))
+        return Reconciled(adopted=len(rows), forgotten=len(listed - there.keys()), problems=tuple(problems))
 
     def find(self, key: str) -> KernelManifest | None:
         """The kernel that answers ``key``, verified; None if there is none."""
@@ -157,18 +206,28 @@ class KernelStore:
             self._recent.popitem(last=False)
         return manifest
 
+    def _renew(self, staged: Path, manifest: KernelManifest) -> None:
+        """The staged kernel is there already: take over its manifest, or all of it where the one that is there is damaged."""
+        disk, final = self._state.disk, self.directory(manifest.id)
+        try:
+            self.verify(manifest.id)
+        except StoreError as error:
+            self._set_aside(manifest.id, error)
+            disk.publish(staged, final, durable=False)
+        else:
+            disk.write_file(final / MANIFEST_NAME, manifest.to_json(), staging=self._state.staging)
+            disk.remove_tree(staged)
+        self._recent.pop(manifest.id, None)
+
     def _set_aside(self, kernel: str, error: StoreError) -> None:
         """Quarantine what is left of a damaged kernel, and forget it, so that it is compiled again."""
         log.error("kernel %s is damaged and is compiled again when it is needed: %s", kernel[:16], error)
         self._catalog.drop_kernel(kernel)
         self._verified.discard(kernel)
         self._recent.pop(kernel, None)
-        directory = self.directory(kernel)
-        if directory.is_dir() and not directory.is_symlink():
-            target = self._state.quarantine / kernel
-            self._state.disk.remove_tree(target)
-            self._state.disk.move(directory, target)
-            self._state.disk.write_file(target / "REASON", f"{error}\n".encode(), 0o600)
+        self.damaged.add(kernel)
+        if os.path.lexists(self.directory(kernel)):
+            self._state.set_aside(self.directory(kernel), str(error))
 
 
 def row_of(manifest: KernelManifest) -> KernelRow:
@@ -181,17 +240,37 @@ def row_of(manifest: KernelManifest) -> KernelRow:
         package=manifest.package,
         cost_s=manifest.making.cost_s,
         made_at=manifest.making.made_at,
+        sequence=manifest.making.sequence,
     )
 
 
-def scan(state: StateDirectory) -> Iterable[KernelRow]:
-    """Every readable kernel on the disk, for a catalog that has to be made anew."""
+def numbered(manifest: KernelManifest, sequence: int) -> KernelManifest:
+    """The manifest with its place in the order of publication."""
+    return replace(manifest, making=replace(manifest.making, sequence=sequence))
+
+
+def directories(state: StateDirectory) -> Iterator[tuple[str, Path]]:
+    """Every kernel's id and directory, as the names on the disk say."""
     for shelf in sorted(state.kernels.iterdir()):
-        for directory in sorted(shelf.iterdir()) if shelf.is_dir() and not shelf.is_symlink() else ():
-            try:
-                manifest = parse_manifest(read_plain(directory / MANIFEST_NAME, MAX_MANIFEST_BYTES))
-            except StoreError as error:
-                log.warning("%s is not a kernel: %s", directory, error)
-                continue
-            if manifest.id == directory.name:
-                yield row_of(manifest)
+        if len(shelf.name) == SHELF_DIGITS and shelf.is_dir() and not shelf.is_symlink():
+            yield from ((place.name, place) for place in shelf.iterdir() if place.name.startswith(shelf.name))
+
+
+def scan(state: StateDirectory) -> Iterator[KernelRow]:
+    """Every readable kernel on the disk, for a catalog that has to be made anew."""
+    for _, directory in directories(state):
+        row = _read_row(directory)
+        if row is not None:
+            yield row
+
+
+def _read_row(directory: Path) -> KernelRow | None:
+    try:
+        manifest = parse_manifest(read_plain(directory / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+    except StoreError as error:
+        log.warning("%s is not a kernel: %s", directory, error)
+        return None
+    if manifest.id != directory.name:
+        log.warning("%s is not a kernel: its manifest is another kernel's", directory)
+        return None
+    return row_of(manifest)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.index import IndexEntry, check_stem, parse_entry
+from npgxd.store.index import IndexEntry, check_op_type, check_stem, parse_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,7 @@ MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_SCHEMA: Final = 1
 MAX_MANIFEST_BYTES: Final = 4 * 1024 * 1024
 _HEX: Final = frozenset("0123456789abcdef")
+_DIGEST_DIGITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ class Making:
     cost_s: float
     made_at: float
     """Seconds since the epoch, for people."""
+    package_name: str = ""
+    """The vendor's file name of the run package."""
+    sequence: int = 0
+    """Of two kernels for one key, the one published later has the higher number, whatever the clock says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,8 @@ class KernelManifest:
             "package": self.making.package,
             "cost_s": self.making.cost_s,
             "made_at": self.making.made_at,
+            "package_name": self.making.package_name,
+            "sequence": self.making.sequence,
         }
         whole = {**_core(self), "making": making, "schema": MANIFEST_SCHEMA}
         return json.dumps(whole, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -138,7 +146,7 @@ def parse_manifest(raw: bytes) -> KernelManifest:
     """Read a manifest file; StoreError says what is wrong with it."""
     try:
         return _parse(json.loads(raw))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise StoreError(f"not a kernel manifest: {type(error).__name__}: {error}") from None
 
 
@@ -149,7 +157,7 @@ def _parse(whole: Mapping[str, Any]) -> KernelManifest:
     manifest = KernelManifest(
         origin=Origin(
             key=_digest(origin["key"]),
-            op_type=_text(origin["op_type"]),
+            op_type=check_op_type(origin["op_type"]),
             record=_text(origin["record"]),
             record_digest=_digest(origin["record_digest"]),
             fingerprint=_digest(origin["fingerprint"]),
@@ -164,7 +172,13 @@ def _parse(whole: Mapping[str, Any]) -> KernelManifest:
             ManifestEntry(check_stem(_text(e["binPath"]).removesuffix(".o")), parse_entry("a manifest", e))
             for e in whole["entries"]
         ),
-        making=Making(_digest(making["package"]), float(making["cost_s"]), float(making["made_at"])),
+        making=Making(
+            package=_digest(making["package"]),
+            cost_s=_seconds(making["cost_s"]),
+            made_at=_seconds(making["made_at"]),
+            package_name=_text(making["package_name"]),
+            sequence=_size(making["sequence"]),
+        ),
     )
     wanted = sorted(f"{entry.stem}{suffix}" for entry in manifest.entries for suffix in (".o", ".json"))
     if not wanted or sorted(member.name for member in manifest.members) != wanted:
@@ -173,14 +187,21 @@ def _parse(whole: Mapping[str, Any]) -> KernelManifest:
 
 
 def _digest(value: object) -> str:
-    if not isinstance(value, str) or len(value) != 64 or not _HEX.issuperset(value):
+    if not isinstance(value, str) or len(value) != _DIGEST_DIGITS or not _HEX.issuperset(value):
         raise ValueError(f"{value!r} is not a sha256")
     return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number of seconds")
+    return float(value)
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
+    value.encode()  # JSON can spell half a surrogate pair, which is no text: UnicodeEncodeError, a ValueError
     return value
 
 

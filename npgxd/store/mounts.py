@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _NETWORK: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "9p", "afs", "gpfs", "beegfs"}
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "9p", "afs", "gpfs", "beegfs", "orangefs", "panfs"}
 )
-_NETWORK_FUSE: Final = frozenset({"fuse.sshfs", "fuse.s3fs", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone", "fuse.gcsfuse"})
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
@@ -26,8 +25,8 @@ class Mount:
 
     @property
     def is_network(self) -> bool:
-        """Whether other machines take part in its locks."""
-        return self.type in _NETWORK or self.type in _NETWORK_FUSE
+        """Whether other machines, or a process that may end, take part in its locks and renames."""
+        return self.type in _NETWORK or self.type == "fuse" or self.type.startswith("fuse.")
 
     @property
     def is_memory(self) -> bool:
@@ -46,7 +45,7 @@ def parse_mountinfo(text: str) -> list[Mount]:
     for line in text.splitlines():
         left, separator, right = line.partition(" - ")
         fields, kind = left.split(" "), right.split(" ")
-        if separator and len(fields) >= 6:
+        if separator and len(fields) >= 6:  # noqa: PLR2004 -- six fields, then optional ones
             point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
             mounts.append(Mount(point, kind[0], frozenset(fields[5].split(","))))
     return mounts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from npgxd.store.disk import FILE_MODE
+from npgxd.store.plain import open_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +29,8 @@ class PackageStore:
     def publish(self, staged: Path, digest: str, name: str) -> Path:
         """Make a staged package (already on the disk) visible under its digest; one that is there already stays."""
         final = self.path(digest)
-        size = staged.stat().st_size
+        with open_plain(staged) as fd:
+            size = os.fstat(fd).st_size
         self._state.disk.set_mode(staged, FILE_MODE)
         if not self._state.disk.publish(staged, final):
             self._state.disk.unlink(staged)

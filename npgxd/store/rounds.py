@@ -1,10 +1,13 @@
-"""The journal: accepted rounds that are not settled yet, one file each. What ``accept`` returned for survives kill -9 and power loss."""
+"""The journal: accepted rounds that are not settled yet, one file each. What ``accept`` returned for survives kill -9 and power loss.
+
+A file is the line ``npgxd-round 1``, the line with the sha256 of the rest, and the rest: one msgpack map.
+"""
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
@@ -16,11 +19,9 @@ if TYPE_CHECKING:
 
     from npgxd.store.state import StateDirectory
 
-log = logging.getLogger(__name__)
-
-SCHEMA = 1
-SUFFIX = ".round"
-_MAX_BYTES = 256 * 1024 * 1024
+SUFFIX: Final = ".round"
+_MAGIC: Final = b"npgxd-round 1"
+_MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +49,41 @@ class RoundJournal:
 
     def accept(self, entry: RoundEntry) -> None:
         """Write one round; on the disk when this returns."""
-        packed = msgpack.packb({"schema": SCHEMA, **asdict(entry)}, use_bin_type=True)
-        self._state.disk.write_file(self._state.rounds / f"{entry.round}{SUFFIX}", packed, 0o600)
+        packed: bytes = msgpack.packb(asdict(entry), use_bin_type=True)
+        whole = b"\n".join((_MAGIC, hashlib.sha256(packed).hexdigest().encode(), packed))
+        self._state.disk.write_file(self._state.rounds / f"{entry.round}{SUFFIX}", whole, 0o600, staging=self._state.staging)
 
     def settle(self, round_id: str) -> None:
         """The round has its result; its file goes. After a crash it may come back, and is settled again."""
         self._state.disk.unlink(self._state.rounds / f"{round_id}{SUFFIX}")
 
     def pending(self) -> list[RoundEntry]:
-        """All unsettled rounds, the oldest first; a file that is none is moved to the quarantine, and named in the log."""
+        """All unsettled rounds, the oldest first; what is none is moved to the quarantine, and named in the log."""
         entries: list[RoundEntry] = []
         for path in sorted(self._state.rounds.iterdir()):
-            if path.suffix != SUFFIX:
-                self._state.disk.remove_tree(path)  # a temporary file of a write that a crash cut off
-                continue
             try:
-                entries.append(_parse(read_plain(path, _MAX_BYTES)))
+                entries.append(_parse(read_plain(path, _MAX_BYTES), path.name.removesuffix(SUFFIX)))
             except StoreError as error:
-                log.warning("%s is not a round, and is set aside: %s", path.name, error)
-                self._state.disk.move(path, self._state.quarantine / path.name)
-        return sorted(entries, key=lambda entry: entry.accepted_at)
+                self._state.set_aside(path, f"not a round: {error.message}")
+        return sorted(entries, key=lambda entry: (entry.accepted_at, entry.round))
 
 
-def _parse(raw: bytes) -> RoundEntry:
+def _parse(raw: bytes, name: str) -> RoundEntry:
+    """One journal file; StoreError if it is torn, damaged, or was not written by ``accept``."""
+    magic, _, rest = raw.partition(b"\n")
+    digest, _, packed = rest.partition(b"\n")
+    if magic != _MAGIC:
+        raise StoreError("it does not begin as one")
+    if digest.decode("ascii", "replace") != hashlib.sha256(packed).hexdigest():
+        raise StoreError("its bytes are not those that were written")
+    # From here on the bytes are ours: only a fault of ours could make them wrong, and it must not stop a start.
     try:
-        facts = msgpack.unpackb(raw, raw=False)
-        if facts.pop("schema") != SCHEMA:
-            raise StoreError("a round of another schema")
-        facts["records"] = tuple((str(name), bytes(canonical)) for name, canonical in facts["records"])
-        return RoundEntry(**{field.name: facts[field.name] for field in fields(RoundEntry)})
+        facts = msgpack.unpackb(packed, raw=False)
+        facts["records"] = tuple((str(record), bytes(canonical)) for record, canonical in facts["records"])
+        facts["accepted_at"] = float(facts["accepted_at"])
+        entry = RoundEntry(**{field.name: facts[field.name] for field in fields(RoundEntry)})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"not a journal file: {type(error).__name__}: {error}") from None
+        raise StoreError(f"{type(error).__name__}: {error}") from None
+    if entry.round != name:
+        raise StoreError("it is another round's")
+    return entry

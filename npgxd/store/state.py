@@ -12,7 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import AlreadyRunning, StateRefused, StoreError
-from npgxd.store.disk import DISK, Disk, explained
+from npgxd.store.disk import DISK, TEMPORARY_PREFIX, Disk, explained
 from npgxd.store.mounts import mount_of
 from npgxd.store.plain import read_plain
 
@@ -26,6 +26,9 @@ _FORMAT_TEXT: Final = f"npgxd-state {FORMAT}\n"
 _MAX_PATH: Final = 3000
 _PUBLIC: Final = ("kernels", "packages", "views", "leases")
 _PRIVATE: Final = ("rounds", "jobs", "staging", "quarantine")
+_OWN: Final = frozenset({"STORE_ID", "instance.lock", "lost+found", *_PUBLIC, *_PRIVATE})
+"""What a directory may hold whose FORMAT was not written yet: our own beginnings, and what mkfs leaves."""
+_ID_DIGITS: Final = 32
 
 
 class StateDirectory:
@@ -54,15 +57,18 @@ class StateDirectory:
             AlreadyRunning: another daemon owns it. StateRefused: a newer or unknown format, or no place to keep state safely.
         """
         path = path.absolute()
-        _check_place(path)
+        for spelling in (path, path.resolve()):  # the runtime may follow links before it looks for the ".o"
+            _check_path(spelling)
+        _check_mount(path)
         with explained("make the state directory", path):
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
             facts = path.stat()
-        if facts.st_uid != os.getuid():
+        if facts.st_uid != os.geteuid():
             raise StateRefused(
-                f"the state directory {path} belongs to uid {facts.st_uid}, this process runs as uid {os.getuid()}",
+                f"the state directory {path} belongs to uid {facts.st_uid}, this process runs as uid {os.geteuid()}",
                 hint="chown it to the daemon's user, or set another state_dir",
             )
+        _check_format(path)  # before the lock file, which is the first thing to be touched
         lock = _take_lock(path)
         try:
             _check_format(path)
@@ -72,8 +78,8 @@ class StateDirectory:
             for name in _PRIVATE:
                 disk.make_directory(path / name, 0o700, exist_ok=True)
             store_id = _store_id(path, disk)
-            if not (path / "FORMAT").exists():
-                disk.write_file(path / "FORMAT", _FORMAT_TEXT.encode())
+            if not os.path.lexists(path / "FORMAT"):
+                disk.write_file(path / "FORMAT", _FORMAT_TEXT.encode(), staging=path / "staging")
         except BaseException:
             os.close(lock)
             raise
@@ -86,6 +92,14 @@ class StateDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def set_aside(self, path: Path, reason: str) -> Path:
+        """Move something damaged into the quarantine, with the reason in a file beside it; where it is now."""
+        target = self.quarantine / f"{path.name.lstrip('.')[:120]}-{secrets.token_hex(4)}"
+        self.disk.move(path, target)
+        self.disk.write_file(target.with_name(f"{target.name}.reason"), f"{reason}\n".encode(), 0o600, durable=False)
+        log.error("%s is damaged, and is now quarantine/%s: %s", path, target.name, reason)
+        return target
 
 
 def _take_lock(path: Path) -> int:
@@ -108,11 +122,21 @@ def _take_lock(path: Path) -> int:
 
 
 def _check_format(path: Path) -> None:
+    """StateRefused unless ``path`` has our format, or nothing that is not ours."""
     try:
         text = read_plain(path / "FORMAT", 100).decode(errors="replace")
-    except StoreError:
-        if any((path / name).exists() for name in ("kernels", "views", "STORE_ID")) and (path / "FORMAT").exists():
-            raise
+    except StoreError as error:
+        if os.path.lexists(path / "FORMAT"):
+            raise StateRefused(
+                f"{path} has a FORMAT that cannot be read: {error.message}", hint="set another state_dir"
+            ) from error
+        with explained("list", path):
+            strangers = sorted(p.name for p in path.iterdir() if p.name not in _OWN and not p.name.startswith(TEMPORARY_PREFIX))
+        if strangers:
+            raise StateRefused(
+                f"{path} is not a state directory of npgxd, and not empty (it holds {strangers[0]!r}): nothing in it was touched",
+                hint="set state_dir to a directory of its own",
+            ) from None
         return
     if text == _FORMAT_TEXT:
         return
@@ -133,15 +157,17 @@ def _store_id(path: Path, disk: Disk) -> str:
         text = read_plain(name, 100).decode(errors="replace").strip()
     except StoreError:
         text = ""
-    if len(text) == 32 and set(text) <= set("0123456789abcdef"):
+    if len(text) == _ID_DIGITS and set(text) <= set("0123456789abcdef"):
         return text
-    text = secrets.token_hex(16)
-    disk.write_file(name, f"{text}\n".encode())
+    if os.path.lexists(name):
+        log.warning("%s is damaged: the store has a new id, and ranks that named it by the old one do not see it", name)
+    text = secrets.token_hex(_ID_DIGITS // 2)
+    disk.write_file(name, f"{text}\n".encode(), staging=path / "staging")
     return text
 
 
-def _check_place(path: Path) -> None:
-    """The traps that docs/cann.md and field reports name: a ``.o`` in the path, a path too long, a file system that cannot hold state."""
+def _check_path(path: Path) -> None:
+    """The traps that docs/cann.md names: a ``.o`` in the path, a path too long; and a name that no message can carry."""
     trap = next((part for part in path.parts if ".o" in part), "")
     if trap:
         raise StateRefused(
@@ -150,12 +176,20 @@ def _check_place(path: Path) -> None:
         )
     if len(os.fsencode(path)) > _MAX_PATH:
         raise StateRefused(f"the state directory's path has more than {_MAX_PATH} bytes", hint="set a shorter state_dir")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StateRefused(f"the state directory {path!r} is not valid UTF-8", hint="set another state_dir") from None
+
+
+def _check_mount(path: Path) -> None:
+    """Whether locks, renames and run packages work there, by the name of the file system."""
     mount = mount_of(path)
     if mount is None:
         return
     if mount.is_network:
         raise StateRefused(
-            f"{path} lies on {mount.type} ({mount.point}): locks and renames are not reliable on a network file system",
+            f"{path} lies on {mount.type} ({mount.point}): locks and renames are not reliable there",
             hint="set state_dir to a local disk",
         )
     if mount.is_memory:
