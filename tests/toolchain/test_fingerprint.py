@@ -254,6 +254,13 @@ def test_an_include_path_that_gains_a_file_counts(fingerprints: Fingerprinter, b
     assert changed(fingerprints, lambda: change_a_byte(builtin / "impl/ascendc/common/late.h")) == set()
 
 
+@pytest.mark.parametrize("where", ["impl/dynamic/add.py", "impl/dynamic/add/add.cpp", "kernel/ascend910b/add/Add.o"])
+def test_a_place_that_is_searched_for_an_op_counts_from_when_it_appears(
+    fingerprints: Fingerprinter, builtin: Path, where: str
+) -> None:
+    assert changed(fingerprints, lambda: put(builtin / where)) == {"Add"}
+
+
 def test_a_missing_library_counts_when_it_comes(fingerprints: Fingerprinter, cann: SimulatedCann) -> None:
     (library,) = cann.opp.rglob("liboptiling_cube.so")
     content = library.read_bytes()
