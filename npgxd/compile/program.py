@@ -68,9 +68,13 @@ class Program:
             hygiene.read_log(self._process.stderr): self._stderr,
         }
 
-    def run(self, stop: Stop, tick: Callable[[], object] = lambda: None) -> Exit:
-        """Wait for the end, whatever it is. ``tick`` is called every ``TICK_S`` seconds."""
+    def run(self, stop: Stop, *, begin: Callable[[], object], tick: Callable[[], object]) -> Exit:
+        """Wait for the end, whatever it is: ``begin`` is called at once, ``tick`` every ``TICK_S`` seconds.
+
+        An error in either ends the program too, before it goes on to the caller.
+        """
         try:
+            begin()
             reason, late = self._wait(stop, tick)
         finally:
             code = self._process.poll()

@@ -166,10 +166,13 @@ class CompileRun:
         program = Program(
             argv, name=name, directory=self._directory, environment=self._environment, limits=limits, on_line=on_line
         )
-        self._claim(program.pid)
-        if started:
-            self._tell(JobStarted(program.pid, program.pid, tuple(argv)))
-        ended = program.run(self._stop, lambda: self._tell(self._watch.progress(time.monotonic())))
+
+        def begin() -> None:
+            self._claim(program.pid)
+            if started:
+                self._tell(JobStarted(program.pid, program.pid, tuple(argv)))
+
+        ended = program.run(self._stop, begin=begin, tick=lambda: self._tell(self._watch.progress(time.monotonic())))
         self._stuck += ended.stuck
         return ended
 

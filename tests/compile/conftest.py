@@ -158,9 +158,10 @@ class Bench:
         return last
 
     def end(self) -> None:
-        """End what still runs, and give back descriptors."""
+        """End what still runs, also what a broken pool left, and give back descriptors."""
         for job in self._started:
             job.close()
+            end_token(job.token)
 
 
 def key_of(one: Record) -> str:
@@ -170,11 +171,19 @@ def key_of(one: Record) -> str:
 
 def family_of(job: Job) -> list[processes.Process]:
     """Every running process of a job, its worker included."""
-    return [
-        process
-        for process in processes.table().values()
-        if process.runs and (process.pid == job.pid or processes.carries(process, f"NPGXD_JOB={job.token}"))
-    ]
+    return with_token(job.token)
+
+
+def with_token(token: str) -> list[processes.Process]:
+    """Every running process that carries a job's token."""
+    return [one for one in processes.table().values() if one.runs and processes.carries(one, f"NPGXD_JOB={token}")]
+
+
+def end_token(token: str) -> None:
+    """Kill them, so that a test that fails leaves nothing behind."""
+    while left := with_token(token):
+        for process in left:
+            processes.send(process, signal.SIGKILL)
 
 
 @pytest.fixture

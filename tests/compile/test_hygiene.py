@@ -10,13 +10,16 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npgxd.compile import JobStarted, processes
+import pytest
+
+from npgxd.compile import JobStarted
 from npgxd.compile.leftovers import end_leftovers
-from tests.compile.conftest import Bench, Started, family_of, runs, until
+from tests.compile.conftest import Bench, Started, end_token, family_of, runs, until, with_token
 from tools.cann_sim.records import elementwise
 
 if TYPE_CHECKING:
-    import pytest
+    import subprocess
+    from collections.abc import Iterator
 
     from npgxd.compile import Job
 
@@ -222,6 +225,24 @@ def test_a_child_that_was_forked_away_is_found_after_its_worker_was_killed(
     assert not runs(orphan)
 
 
+BLOCKED = """
+import os, sys
+out = sys.argv[sys.argv.index("-o") + 1]
+os.mkdir(os.path.join(out, "..", ".owner.json"))
+with open(os.path.join(out, "x.run"), "w") as package:
+    package.write("#!/bin/sh\\n(trap '' TERM; setsid sleep 600 & wait) &\\nsleep 600\\n")
+print("generate run package x.run success")
+"""
+
+
+def test_a_program_whose_claim_cannot_be_written_is_ended(bench: Bench, tmp_path: Path) -> None:
+    script = compiler(tmp_path / "op_compiler", BLOCKED)
+    job = bench.start(bench.spec([ADD], op_compiler=script))
+    (failed,) = bench.finish(job)[-1].failed
+    assert ".owner.json" in failed.reason
+    assert family_of(job) == []
+
+
 DAEMON = """
 import select, sys, time
 from pathlib import Path
@@ -235,39 +256,39 @@ while True:
 """
 
 
-def daemon(bench: Bench, started: Started, tmp_path: Path):
-    """A process that owns a pool with one hanging job, as the daemon does; and who belongs to that job."""
+@pytest.fixture
+def daemon(bench: Bench, started: Started, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A process that owns a pool with one hanging job, as the daemon does, and that job's token."""
     bench.cann.order("Add", "hang_hard")
     (tmp_path / "spec").write_bytes(bench.spec([ADD]).pack())
     process = started.python(DAEMON, str(tmp_path / "spec"), env={**os.environ, "PYTHONPATH": str(Path.cwd())})
-
-    def family() -> list[processes.Process]:
-        token = (tmp_path / "token").read_text()
-        return [p for p in processes.table().values() if p.runs and processes.carries(p, f"NPGXD_JOB={token}")]
-
-    until((tmp_path / "token").exists, "the job is started")
-    until(lambda: {"opc", "bisheng"} <= {p.name for p in family()}, "opc and its child hang")
-    return process, family
+    until(lambda: (tmp_path / "token").exists() and (tmp_path / "token").read_text(), "the job is started")
+    token = (tmp_path / "token").read_text()
+    until(lambda: {"opc", "bisheng"} <= {p.name for p in with_token(token)}, "opc and its child hang")
+    yield process, token
+    end_token(token)
 
 
-def test_everything_ends_when_the_daemon_is_killed(bench: Bench, started: Started, tmp_path: Path) -> None:
-    process, family = daemon(bench, started, tmp_path)
+def test_everything_ends_when_the_daemon_is_killed(bench: Bench, daemon: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, token = daemon
     process.kill()
     process.wait()
-    until(lambda: not family(), "worker, compiler and its children have ended")
+    until(lambda: not with_token(token), "worker, compiler and its children have ended")
     assert end_leftovers(bench.jobs_dir).jobs == ()
 
 
-def test_what_daemon_and_worker_left_is_ended_at_the_next_start(bench: Bench, started: Started, tmp_path: Path) -> None:
-    process, family = daemon(bench, started, tmp_path)
-    worker = next(p for p in family() if p.parent == process.pid)
+def test_what_daemon_and_worker_left_is_ended_at_the_next_start(
+    bench: Bench, daemon: tuple[subprocess.Popen[bytes], str]
+) -> None:
+    process, token = daemon
+    worker = next(p for p in with_token(token) if p.parent == process.pid)
     os.kill(worker.pid, signal.SIGSTOP)  # so that it cannot clean up
     process.kill()
     process.wait()
     os.kill(worker.pid, signal.SIGKILL)
-    until(lambda: worker.pid not in {p.pid for p in family()}, "the worker has ended")
+    until(lambda: worker.pid not in {p.pid for p in with_token(token)}, "the worker has ended")
     left = end_leftovers(bench.jobs_dir, grace_s=0.2)
     assert left.jobs == ("0" * 32,)
     assert list(left) == [f"ended {left.ended} processes of 1 jobs: {'0' * 32}"]
-    assert family() == []
+    assert with_token(token) == []
     assert end_leftovers(bench.jobs_dir).jobs == ()
