@@ -80,6 +80,7 @@ def test_a_killed_rank_is_the_only_one_missing() -> None:
     [
         (start(rank(0), rank(1), codes=(0, 1)), "exit codes are [0, 1], not [0, 0]"),
         (start(rank(0)), "1 ranks reported, not 2"),
+        (start(rank(0), rank(1), compiled=("k", "l", "k")), "more than once: ['k']"),
         (start(rank(0), rank(1, equal=False)), "outputs differ"),
         (start(rank(0), rank(1, state="QUEUED")), "rank 1 is QUEUED"),
     ],

@@ -134,7 +134,7 @@ def _is_op_compiler(process: psutil.Process) -> bool:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return "npgxd.compile.worker" in arguments(process)
+    return any(argument.endswith("npgxd/compile/worker.py") for argument in arguments(process))
 
 
 def _hurt(survival: Survival) -> list[str]:
@@ -146,6 +146,9 @@ def _hurt(survival: Survival) -> list[str]:
     problems = []
     if list(hurt.exit_codes) != expected:
         problems.append(f"the ranks' exit codes are {list(hurt.exit_codes)}, not {expected}")
+    repeated = sorted(kernel for kernel, count in hurt.compiles.items() if count > 1)
+    if repeated:
+        problems.append(f"compiled to the end more than once: {repeated}")
     if len(hurt.reports) != expected.count(0):
         problems.append(f"{len(hurt.reports)} ranks reported, not {expected.count(0)}")
     for report in hurt.reports:

@@ -34,6 +34,7 @@ JOBS = 2
 
 READY_S = 20.0
 STOP_S = 30.0
+_HURRY_S = 2.0
 _ANSWER_S = 5.0
 
 
@@ -69,7 +70,7 @@ class Node:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.daemon is not None and not self.daemon.ended():
             self.daemon.signal(signal.SIGTERM)
-            if self.daemon.wait(STOP_S) is None:
+            if self.daemon.wait(STOP_S if error is None else _HURRY_S) is None:
                 self.daemon.signal(signal.SIGKILL)
         self._context.destroy(linger=0)
         shutil.rmtree(self.runtime, ignore_errors=True)
