@@ -10,9 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
@@ -22,6 +20,10 @@ from npgxd.wire.codec import decode, encode
 from npgxd.wire.endpoint import probe
 from npgxd.wire.messages import Message, Refusal, RoundProgress
 from npgxd.wire.parsing import parse_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npgxd.wire import limits
-from npgxd.wire.codec import Record
 from npgxd.wire.messages import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npgxd.wire.codec import Record
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

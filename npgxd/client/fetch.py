@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.client.connection import DaemonSilent
-from npgxd.client.journey import Journey
 from npgxd.client.lease import LeaseGone, StoreNotVisible, below, hold, store_root
-from npgxd.client.session import Session
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire.messages import Lease, Leased, LeaseOffer, Package, RoundProgress
 from npgxd.wire.states import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from npgxd.client.journey import Journey
+    from npgxd.client.session import Session
 
 log = logging.getLogger("npgxd")
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from npgxd.client.connection import DaemonSilent, Reply
-from npgxd.client.session import Session
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire.codec import Record, pack_records
 from npgxd.wire.messages import CompileOptions, Follow, PartTaken, RoundProgress, Submit, Welcome
 from npgxd.wire.states import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npgxd.client.session import Session
 
 _FRAMES_A_PART = 4
 """Small parts, so that a large submission does not delay other ranks' look-ups."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.errors import NpgxError
-from npgxd.wire.messages import LeaseOffer, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npgxd.wire.messages import LeaseOffer, Welcome
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

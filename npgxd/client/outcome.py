@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from npgxd.wire.messages import Failure, Rejected, RoundProgress, ToolchainInfo
 from npgxd.wire.plain import Plain, plain
 from npgxd.wire.states import ClientState, Reason, RoundState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npgxd.wire.messages import Failure, Rejected, RoundProgress, ToolchainInfo
 
 
 @plain

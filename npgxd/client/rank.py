@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npgxd.wire import limits
 from npgxd.wire.messages import RankInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_RANK = 1_000_000
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from npgxd.client.fetch import Fetched
+from typing import TYPE_CHECKING
+
 from npgxd.client.outcome import Outcome
 from npgxd.errors import NpgxError, RequestRefused
-from npgxd.wire.messages import Failure, RoundProgress, RoundResult, Welcome
 from npgxd.wire.states import ClientState, Reason
+
+if TYPE_CHECKING:
+    from npgxd.client.fetch import Fetched
+    from npgxd.wire.messages import Failure, RoundProgress, RoundResult, Welcome
 
 _BY_REFUSAL = {
     "NO_TOOLCHAIN": (ClientState.DEGRADED, Reason.NO_TOOLCHAIN),

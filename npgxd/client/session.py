@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
@@ -22,6 +21,9 @@ from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.endpoint import find_socket
 from npgxd.wire.messages import Hello, Message, RoundProgress, ToolchainIdentity, Welcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class Patience(NamedTuple):

@@ -7,13 +7,15 @@ No pickle, no msgpack extension types, and a limit on every length, so that deco
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
 
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
-from npgxd.wire.messages import Message
+
+if TYPE_CHECKING:
+    from npgxd.wire.messages import Message
 
 Record = tuple[str, bytes]
 """A record on the wire: its file name (a label) and its JSON bytes."""

@@ -10,11 +10,13 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from npgxd.errors import ConfigError, DaemonUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SYSTEM_RUNTIME_DIRECTORY: Final = Path("/run/npgxd")
 SOCKET_NAME: Final = "npgxd.sock"

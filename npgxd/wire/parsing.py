@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
-from npgxd.wire.codec import Envelope
 from npgxd.wire.messages import REPLIES, REQUESTS, Hello, Message, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npgxd.wire.codec import Envelope
 
 
 class UnknownOp(ProtocolError):

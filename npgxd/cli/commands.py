@@ -1,0 +1,28 @@
+"""The commands of npgxctl: one module each, listed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: how it is called, what its options are, and what it does. ``run`` returns the exit code, or raises NpgxError."""
+
+    name: str
+    summary: str
+    epilog: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def all_commands() -> tuple[Command, ...]:
+    """Every command, in the order in which the help shows them."""
+    from npgxd.cli import status  # noqa: PLC0415 -- its module needs Command from here
+
+    return (status.COMMAND,)

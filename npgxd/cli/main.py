@@ -1,0 +1,67 @@
+"""The command ``npgxctl``. Exit codes: see ``npgxd.cli.exits``."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from npgxd import __version__
+from npgxd.cli.commands import all_commands
+from npgxd.cli.exits import Exit
+from npgxd.errors import NpgxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that ends with 64, as sysexits.h has it; 2 and 3 are near to codes that mean something here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
+    options = build_parser().parse_args(arguments)
+    try:
+        code = int(options.run(options))
+        sys.stdout.flush()
+    except NpgxError as error:
+        print(f"npgxctl: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader (a pager, head) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OUTPUT
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands (also for completions and man pages)."""
+    parser = _Parser(prog="npgxctl", description="See and control the npgxd daemon of this node.")
+    parser.add_argument("--version", action="version", version=f"npgxctl {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in all_commands():
+        sub = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+            epilog=command.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.configure(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

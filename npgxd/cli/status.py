@@ -1,0 +1,190 @@
+"""``npgxctl status``: the node at a glance, or as JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.cli.ask import status_document
+from npgxd.cli.commands import Command
+from npgxd.cli.document import Node, clean, counted, duration, size
+from npgxd.cli.exits import STATUS_TABLE, Exit
+from npgxd.cli.page import Line, Tone, show
+from npgxd.wire.states import ClientState
+
+if TYPE_CHECKING:
+    import argparse
+
+_TONES = {
+    ClientState.INSTALLED: Tone.GOOD,
+    ClientState.DEGRADED: Tone.BAD,
+    ClientState.DISABLED: Tone.NOTE,
+    ClientState.RECORDING: Tone.BUSY,
+    ClientState.QUEUED: Tone.BUSY,
+    ClientState.COMPILING: Tone.BUSY,
+}
+_EXITS = (
+    ({ClientState.DEGRADED}, Exit.DEGRADED),
+    ({ClientState.DISABLED}, Exit.DISABLED),
+    ({ClientState.QUEUED, ClientState.COMPILING}, Exit.COMPILING),
+    ({ClientState.RECORDING}, Exit.RECORDING),
+)
+_FINGERPRINT_DIGITS = 12
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The options of ``npgxctl status``."""
+    parser.add_argument("--json", action="store_true", help="print the whole status document (docs/file-formats.md)")
+    parser.add_argument("--socket", type=Path, metavar="PATH", help="ask the daemon at this socket")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the daemon's status; the code for the state that the node is in."""
+    document = status_document(options.socket)
+    if options.json:
+        json.dump(document, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        show(page(document, now=time.time()))
+    return exit_code(document)
+
+
+def exit_code(document: object) -> Exit:
+    """The first of the table in ``npgxd.cli.exits`` that applies."""
+    root = Node(document)
+    if root.node("daemon").text("state") != "READY" or not _serves(root.node("toolchain")):
+        return Exit.NOT_SERVING
+    states = {rank.text("state") for job in root.nodes("jobs") for rank in job.nodes("ranks")}
+    return next((code for among, code in _EXITS if states & among), Exit.OK)
+
+
+def page(document: object, *, now: float) -> list[Line]:
+    """The document as lines. ``now`` is wall clock seconds, for the age of failures."""
+    root = Node(document)
+    return [
+        _daemon(root.node("daemon")),
+        *_toolchain(root.node("toolchain")),
+        *_workers(root.node("workers")),
+        _queue(root.node("queue")),
+        _kernels(root.node("kernels")),
+        _cache(root.node("cache")),
+        *(line for job in root.nodes("jobs") for line in _job(job)),
+        *([] if root.nodes("jobs") else [Line("jobs", "no process is connected")]),
+        *_failures(root.nodes("failures"), now),
+    ]
+
+
+def _daemon(daemon: Node) -> Line:
+    state = daemon.text("state")
+    text = f"npgxd {daemon.text('version')}, pid {daemon.text('pid')}, up {duration(daemon.number('uptime_s'))}"
+    text += f", state in {daemon.text('state_dir')}, socket {daemon.text('socket')}"
+    return Line("daemon", text, Tone.GOOD if state == "READY" else Tone.NOTE, mark=state)
+
+
+def _serves(toolchain: Node) -> bool:
+    return bool(toolchain) and toolchain.text("problem", "") == ""
+
+
+def _toolchain(toolchain: Node) -> list[Line]:
+    if not _serves(toolchain):
+        return [Line("toolchain", toolchain.text("problem", "no CANN toolchain"), Tone.BAD, mark="UNUSABLE")]
+    cores = toolchain.node("cores")
+    counts = f", {cores.text('vector')} vector and {cores.text('cube')} cube cores" if cores else ""
+    text = f"CANN {toolchain.text('cann_version')} for {toolchain.text('soc')} ({toolchain.text('family')}){counts}"
+    text += f", fingerprint {toolchain.text('fingerprint')[:_FINGERPRINT_DIGITS]}, at {toolchain.text('home')}"
+    if toolchain.flag("simulated"):
+        return [Line("toolchain", text, Tone.NOTE, mark="SIMULATED")]
+    return [Line("toolchain", text)]
+
+
+def _workers(workers: Node) -> list[Line]:
+    busy = workers.count("busy")
+    lines = [Line("workers", f"{busy} of {workers.text('limit')} busy", Tone.BUSY if busy else Tone.PLAIN)]
+    for job in workers.nodes("jobs"):
+        current = ", ".join(job.names("current")[:6]) or "starting"
+        text = f"{current}; {duration(job.number('elapsed_s'))} of at most {duration(job.number('deadline_s'))}"
+        text += f", job {job.text('job')[:8]}, pid {job.text('pid')}"
+        lines.append(Line("compiles", text, Tone.BUSY, mark=f"{job.count('done')}/{job.count('keys')}", indent=2))
+    return lines
+
+
+def _queue(queue: Node) -> Line:
+    waiting, compiling = queue.count("keys_waiting"), queue.count("keys_compiling")
+    rounds = queue.nodes("rounds")
+    if not (waiting or compiling or rounds):
+        return Line("queue", "empty")
+    text = f"{counted(waiting, 'kernel waits', 'kernels wait')}, {counted(compiling, 'compiles', 'compile')}"
+    left = [eta for eta in (each.number("eta_s") for each in rounds) if eta is not None]
+    about = f", about {duration(max(left))} left" if left else ""
+    return Line("queue", f"{text}, for {counted(len(rounds), 'round')}{about}", Tone.BUSY)
+
+
+def _kernels(kernels: Node) -> Line:
+    return Line(
+        "kernels",
+        f"{counted(kernels.count('count'), 'kernel')} ({size(kernels.number('bytes'))}), "
+        f"{counted(kernels.count('packages'), 'run package')}, {counted(kernels.count('views'), 'view')}, "
+        f"{counted(kernels.count('leases'), 'lease')}",
+    )
+
+
+def _cache(cache: Node) -> Line:
+    hits, compiled, failed = cache.count("hits"), cache.count("compiled"), cache.count("failed")
+    asked = hits + compiled + failed
+    rate = f"hit rate {hits / asked:.1%}" if asked else "nothing asked for yet"
+    text = f"{rate}: {counted(hits, 'hit')}, {compiled} compiled, {failed} failed; "
+    text += f"{counted(cache.count('rounds'), 'round')} of {counted(cache.count('records'), 'record')}"
+    return Line("cache", text)
+
+
+def _job(job: Node) -> list[Line]:
+    ranks = job.nodes("ranks")
+    local = job.number("local_world_size")
+    expected = f" of {local:.0f}" if local is not None and local != len(ranks) else ""
+    text = f"{job.text('program')}, uid {job.text('uid')}, {len(ranks)}{expected} {'rank' if len(ranks) == 1 else 'ranks'} here"
+    if job.number("world_size") is not None:
+        text += f", {job.text('world_size')} in all"
+    lines = [Line("job", text, mark=job.text("job"))]
+    if job.text("note", ""):
+        lines.append(Line("note", job.text("note"), Tone.NOTE, indent=2))
+    width = max((len(_state(rank)) for rank in ranks), default=0)
+    return lines + [_rank(rank, width) for rank in ranks]
+
+
+def _rank(rank: Node, width: int) -> Line:
+    facts = [f"pid {rank.text('pid')}"]
+    if rank.text("graph", ""):
+        facts.append(f"graph {rank.text('graph')}")
+    if rank.count("leases"):
+        facts.append(counted(rank.count("leases"), "lease"))
+    if rank.text("detail", ""):
+        facts.append(rank.text("detail"))
+    tone = next((tone for state, tone in _TONES.items() if state == rank.text("state")), Tone.PLAIN)
+    name = f"rank {rank.text('rank', rank.text('local_rank', '-'))}"
+    return Line(name, ", ".join(facts), tone, mark=f"{_state(rank):<{width}}", indent=2)
+
+
+def _state(rank: Node) -> str:
+    state = rank.text("state")
+    if state == ClientState.COMPILING:
+        return f"{state}({rank.count('done')}/{rank.count('total')})"
+    reason = rank.text("reason", "")
+    return f"{state}({reason})" if reason else state
+
+
+def _failures(failures: list[Node], now: float) -> list[Line]:
+    if not failures:
+        return []
+    lines = [Line("failures", counted(len(failures), "kernel could not be compiled", "kernels could not be compiled"), Tone.BAD)]
+    for failure in failures:
+        at = failure.number("at")
+        ago = f", {duration(max(0.0, now - at))} ago" if at else ""
+        text = f"{failure.text('reason')} ({counted(failure.count('attempts'), 'attempt')}{ago}, key {failure.text('key')[:12]})"
+        lines.append(Line("", text, Tone.BAD, mark=clean(failure.text("op_type")), indent=2))
+    return lines
+
+
+COMMAND = Command("status", "show the daemon, its kernels and every rank's state", STATUS_TABLE, configure, run)
