@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # conftest_node is shared by the tests of this folder
+
+from conftest_node import make_node, node  # noqa: E402 -- after the path
+
+__all__ = ["make_node", "node"]
