@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
 from enum import StrEnum
@@ -38,17 +39,15 @@ MIN_WIDTH = 40
 
 
 def show(lines: Iterable[Line], out: TextIO | None = None) -> None:
-    """Print to a terminal, wrapped and in colour (unless NO_COLOR is set); elsewhere plain, one line each, never wrapped."""
+    """Print to a terminal, wrapped, and in colour unless NO_COLOR is set; elsewhere plain, one line each, never wrapped."""
     out = out or sys.stdout
     if not out.isatty():
-        for line in lines:
-            out.write("".join(_first(line)).rstrip() + "\n")
-        return
-    from rich.console import Console  # noqa: PLC0415 -- 50 ms that a script need not wait for
-
-    console = Console(file=out, highlight=False, no_color=True if os.environ.get("NO_COLOR") else None)
-    for line in lines:
-        _show(console, line)
+        out.writelines("".join(_first(line)).rstrip() + "\n" for line in lines)
+    elif os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        columns = shutil.get_terminal_size().columns
+        out.writelines(piece.rstrip() + "\n" for line in lines for piece in wrapped(line, columns))
+    else:
+        _show_in_colour(lines, out)
 
 
 def wrapped(line: Line, width: int) -> list[str]:
@@ -66,20 +65,20 @@ def _first(line: Line) -> tuple[str, str]:
     return label, f"{line.mark}  {line.text}".rstrip() if line.mark else line.text
 
 
-def _show(console: object, line: Line) -> None:
-    from rich.console import Console  # noqa: PLC0415 -- as above
+def _show_in_colour(lines: Iterable[Line], out: TextIO) -> None:
+    from rich.console import Console  # noqa: PLC0415 -- 50 ms that a script need not wait for
     from rich.text import Text  # noqa: PLC0415 -- as above
 
-    assert isinstance(console, Console)  # noqa: S101 -- for the type checker
-    label, _ = _first(line)
-    for number, piece in enumerate(wrapped(line, console.width)):
-        shown = Text(piece.rstrip(), no_wrap=True, overflow="ignore")
-        if number == 0:
-            shown.stylize(Tone.HEADING, 0, len(label))
-        start = len(label)
-        mark = piece.find(line.mark.rstrip(), start) if line.mark else -1
-        if line.mark and number == 0 and mark >= 0:
-            shown.stylize(line.tone, mark, mark + len(line.mark.rstrip()))
-        elif not line.mark:
-            shown.stylize(line.tone, start)
-        console.print(shown, soft_wrap=True)
+    console = Console(file=out, highlight=False)
+    for line in lines:
+        label, _ = _first(line)
+        mark = line.mark.rstrip()
+        for number, piece in enumerate(wrapped(line, console.width)):
+            shown = Text(piece.rstrip(), no_wrap=True, overflow="ignore")
+            if number == 0:
+                shown.stylize(Tone.HEADING, 0, len(label))
+            if not mark:
+                shown.stylize(line.tone, len(label))
+            elif number == 0 and piece.startswith(mark, len(label)):
+                shown.stylize(line.tone, len(label), len(label) + len(mark))
+            console.print(shown, soft_wrap=True)

@@ -4,13 +4,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from npgxd.client import Client, Patience, notice
 from tests.client.fake_daemon import FakeDaemon, make_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENT = Patience(handshake_s=20, silence_s=20, reconnect_s=20, remind_s=0.3)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from npgxd.cli.exits import Exit
+from npgxd.cli.page import Line, Tone, show, wrapped
+from npgxd.cli.status import exit_code, page
+
+NOW = 1_790_000_300.0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def plain(document) -> str:
+    out = io.StringIO()
+    show(page(document, now=NOW), out)
+    return out.getvalue()
+
+
+def on_terminal(document, monkeypatch, columns: int, **environ: str) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    show(page(document, now=NOW), out)
+    return out.getvalue()
+
+
+def test_the_whole_node_is_shown_one_fact_a_line(document):
+    assert plain(document).splitlines() == [
+        "daemon     READY  npgxd 0.1.0, pid 812, up 3 h 12 min, state in /var/lib/npgxd, socket /run/npgxd/npgxd.sock",
+        (
+            "toolchain  SIMULATED  CANN 9.1.0 for Ascend910B3 (ascend910b), 40 vector and 20 cube cores, fingerprint 3f2a91c04d11, "
+            "at /usr/local/Ascend/ascend-toolkit/latest"
+        ),
+        "workers    1 of 2 busy",
+        "  compiles 3/12  MatMulV2, Add; 14 s of at most 1 h 0 min, job 1a2b3c4d, pid 4711",
+        "queue      9 kernels wait, 12 compile, for 1 round, about 1 min left",
+        "kernels    431 kernels (52.1 MB), 3 run packages, 4 views, 16 leases",
+        "cache      hit rate 98.1%: 423 hits, 8 compiled, 0 failed; 16 rounds of 6896 records",
+        "job        9f3c52aa01b2c3d4  /srv/llm/serve.py, uid 1000, 3 of 4 ranks here, 4 in all",
+        "  note     ranks disagree on LOCAL_WORLD_SIZE (4, 8): they are not waited for",
+        "  rank 0   INSTALLED(hit)                pid 2001, graph decode[8], 3 leases",
+        "  rank 1   COMPILING(3/12)               pid 2002, graph decode[8]",
+        "  rank 2   DEGRADED(toolchain_mismatch)  pid 2003, graph decode[8], ops_nn: rank 9.0.0, daemon 9.1.0",
+        "job        77aa00bb11cc22dd  train.py, uid 1001, 1 rank here",
+        "  rank -   RECORDING  pid 0, graph step",
+        "failures   1 kernel could not be compiled",
+        "  FlashAttentionScore  op_compiler ended with exit code 1: tiling failed (2 attempts, 5 min ago, key abababababab)",
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_terminal_of_any_width_is_not_overrun(document, monkeypatch, columns):
+    text = on_terminal(document, monkeypatch, columns, NO_COLOR="1")
+    assert max(map(len, text.splitlines())) <= columns
+    assert "".join(text.split()) == "".join(plain(document).split())
+
+
+def test_no_color_is_honoured(document, monkeypatch):
+    assert "\x1b" not in on_terminal(document, monkeypatch, 80, NO_COLOR="1")
+    assert "\x1b" not in on_terminal(document, monkeypatch, 80, TERM="dumb")
+    assert "\x1b[1;31mDEGRADED(toolchain_mismatch)\x1b[0m" in on_terminal(document, monkeypatch, 120)
+
+
+def test_continuation_lines_hang_under_the_text():
+    line = Line("toolchain", "CANN 9.1.0 for Ascend910B3 and more of it", Tone.NOTE, mark="SIMULATED")
+    assert wrapped(line, 40) == ["toolchain  SIMULATED  CANN 9.1.0 for", " " * 11 + "Ascend910B3 and more of it"]
+
+
+def state(*ranks: tuple[str, str]) -> dict[str, object]:
+    job = {"job": "j", "ranks": [{"state": name, "reason": reason} for name, reason in ranks]}
+    return {"daemon": {"state": "READY"}, "toolchain": {"soc": "Ascend910B3"}, "jobs": [job]}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [
+        ([], Exit.OK),
+        ([("CONNECTED", "")], Exit.OK),
+        ([("INSTALLED", "hit"), ("INSTALLED", "compiled")], Exit.OK),
+        ([("INSTALLED", "hit"), ("RECORDING", "")], Exit.RECORDING),
+        ([("RECORDING", ""), ("QUEUED", "")], Exit.COMPILING),
+        ([("RECORDING", ""), ("COMPILING", "")], Exit.COMPILING),
+        ([("COMPILING", ""), ("DISABLED", "option_off")], Exit.DISABLED),
+        ([("DISABLED", "option_off"), ("DEGRADED", "compile_failed"), ("INSTALLED", "hit")], Exit.DEGRADED),
+    ],
+)
+def test_fc62_each_state_has_its_exit_code_and_the_worst_counts(ranks, code):
+    assert exit_code(state(*ranks)) is code
+
+
+def test_a_daemon_that_serves_nobody_has_its_own_exit_code(document):
+    document["toolchain"] = {"problem": "no op_compiler below /usr/local/Ascend"}
+    assert exit_code(document) is Exit.NOT_SERVING
+    assert "toolchain  UNUSABLE  no op_compiler below /usr/local/Ascend\n" in plain(document)
+    assert exit_code({**state(), "daemon": {"state": "DRAINING"}}) is Exit.NOT_SERVING
+
+
+def test_fc62_a_full_cache_and_a_feature_that_is_off_look_different():
+    on, off = state(("INSTALLED", "hit")), state(("DISABLED", "option_off"))
+    assert "INSTALLED(hit)" in plain(on)
+    assert "DISABLED(option_off)" in plain(off)
+    assert exit_code(on) != exit_code(off)
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"jobs": 3}, {"jobs": [{"ranks": [None, {"pid": []}]}]}, {"daemon": [], "failures": {}}]
+)
+def test_a_document_that_lacks_things_is_still_shown(document):
+    assert plain(document).startswith("daemon     ?")
+
+
+def test_nothing_of_a_program_name_acts_on_the_terminal(document):
+    document["jobs"][0]["program"] = "a\x1b]0;pwned\x07\nb\u202e[bold]"
+    document["failures"][0]["op_type"] = "\x1b[2J"
+    text = plain(document)
+    assert "a\\x1b]0;pwned\\x07\\nb\\u202e[bold]" in text
+    assert "\x1b" not in text
+    assert json.loads(json.dumps(document)) == document
