@@ -38,7 +38,11 @@ def user_runtime_directory(environ: Mapping[str, str], uid: int | None = None) -
     base = environ.get("XDG_RUNTIME_DIR", "")
     if base and Path(base).is_absolute():
         return Path(base) / "npgxd"
-    return Path("/tmp") / f"npgxd-{os.geteuid() if uid is None else uid}"  # noqa: S108 -- used only if private_problem() finds none
+    return _fallback_directory(os.geteuid() if uid is None else uid)
+
+
+def _fallback_directory(uid: int) -> Path:
+    return Path("/tmp") / f"npgxd-{uid}"  # noqa: S108 -- used only if private_problem() finds none
 
 
 def private_problem(directory: Path, uid: int | None = None) -> str:
@@ -148,7 +152,7 @@ def find_socket(environ: Mapping[str, str]) -> Path:
 
 def _unsafe(path: Path, environ: Mapping[str, str]) -> str:
     """The fallback in /tmp is used only if it is ours alone: anybody could have made it first."""
-    if environ.get("NPGXD_SOCKET") or path.parent != Path("/tmp") / f"npgxd-{os.geteuid()}":  # noqa: S108 -- that is checked here
+    if environ.get("NPGXD_SOCKET") or path.parent != _fallback_directory(os.geteuid()):
         return ""
     return private_problem(path.parent)
 
