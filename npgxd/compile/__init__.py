@@ -21,8 +21,9 @@ from npgxd.compile.job import (
 )
 from npgxd.compile.leftovers import Leftovers, end_leftovers
 from npgxd.compile.plan import Batch, PlanItem, plan
-from npgxd.compile.pool import Job, Pool
+from npgxd.compile.pool import Pool
 from npgxd.compile.probe import probe
+from npgxd.compile.running import Job
 
 __all__ = [
     "Batch",

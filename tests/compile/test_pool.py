@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
-from npgxd.compile import JobFailed, JobProgress, JobResult, JobSpec, JobStarted, KeyFailed, MadeKernel, MadePackage
+from npgxd.compile import (
+    JobFailed,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    JobStarted,
+    KeyFailed,
+    MadeKernel,
+    MadePackage,
+    ending,
+    processes,
+    prune_jobs,
+)
 from npgxd.compile.job import pack_event, unpack_event
 from npgxd.errors import CompileError
 from npgxd.wire.states import KeyOutcome
@@ -142,3 +156,56 @@ def test_polling_a_job_is_polling_one_descriptor(bench: Bench) -> None:
         job.receive()
         assert job.fileno() == number
     os.fstat(number)
+
+
+def test_a_worker_that_the_kernel_does_not_let_go_is_named_and_not_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "FORCE_S", 0.2)
+    monkeypatch.setattr(processes, "send", lambda process, number: True)  # as if in uninterruptible sleep
+    bench.pool._slack_s = 0.1
+    bench.cann.order("Add", "hang")
+    job = bench.start(bench.spec([ADD]))
+    monkeypatch.setattr(job._process, "kill", lambda: None)
+    worker = psutil.Process(job.pid)
+    worker.suspend()
+    job.cancel("no longer wanted")
+    try:
+        last = bench.finish(job)[-1]
+        assert isinstance(last, JobFailed)
+        assert any(f"pid {job.pid}" in name for name in last.stuck)
+        assert job.spec.job_dir.joinpath("owner.json").exists() or not job.spec.job_dir.joinpath("work").exists()
+    finally:
+        monkeypatch.undo()
+        worker.kill()
+        job._process.wait()
+
+
+def test_a_job_without_a_place_cannot_be_started_and_says_why(bench: Bench) -> None:
+    bench.jobs_dir.rmdir()
+    with pytest.raises(CompileError, match=r"cannot start a worker: No such file or directory") as raised:
+        bench.start(bench.spec([ADD]))
+    assert raised.value.data["transient"]
+    assert bench.pool.free == 2
+
+
+def test_a_job_that_lacks_a_descriptor_is_taken_back_whole(bench: Bench) -> None:
+    bench.run(bench.spec([ADD]))
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
+    refused = 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for more in range(1, 32):
+        spec = bench.spec([ADD], job_id=f"job{more}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + more, hard))
+        try:
+            bench.start(spec)
+            break
+        except CompileError as error:
+            assert "cannot start a worker: Too many open files" in error.message  # noqa: PT017
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
+    assert refused >= 5
+    assert prune_jobs(bench.jobs_dir, keep=0, max_bytes=0, running={spec.job_id}).kept == 0
+    assert len(list(bench.jobs_dir.iterdir())) <= 1
