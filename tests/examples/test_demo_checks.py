@@ -145,7 +145,7 @@ def test_a_row_says_what_was_seen() -> None:
     assert cells["records"] == "6 from 2 ranks"
     assert cells["unique"] == "2"
     assert cells["compiled"] == "2"
-    assert cells["INSTALLED"] == "2 of 2 ranks"
+    assert cells["INSTALLED"] == "2 of 2"
     assert cells["as eager"] == "NO, ±0.5"
 
 

@@ -133,7 +133,7 @@ class Node:
 
     def npgxctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run npgxctl against this node's daemon."""
-        command = [str(Path(sys.executable).with_name("npgxctl")), "--socket", str(self.socket), *arguments]
+        command = [str(Path(sys.executable).with_name("npgxctl")), *arguments]
         return subprocess.run(
             command,
             capture_output=True,

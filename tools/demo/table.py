@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "start",
-    "batch sizes",
+    "batches",
     "records",
     "unique",
     "compiled",
     "hits",
-    "compiler runs",
+    "runs",
     "INSTALLED",
     "wall",
     "as eager",
@@ -42,7 +42,7 @@ def row(start: Start) -> tuple[str, ...]:
         str(start.compiled),
         str(start.hits),
         str(len(start.runs)),
-        f"{installed} of {start.nproc} ranks",
+        f"{installed} of {start.nproc}",
         f"{start.wall_s:.1f} s",
         f"{'yes' if equal else 'NO'}, \N{PLUS-MINUS SIGN}{difference:.2g}",
     )
@@ -50,7 +50,8 @@ def row(start: Start) -> tuple[str, ...]:
 
 def show(starts: Sequence[Start], console: Console) -> None:
     """Print the table."""
-    table = Table(title="npgxd demo, on a simulated CANN", caption="unique: different kernels that the ranks' records ask for")
+    meaning = "unique: different kernels that the records ask for; runs: of op_compiler; INSTALLED: ranks"
+    table = Table(title="npgxd demo, on a simulated CANN", caption=meaning)
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if number < 2 else "right")  # noqa: PLR2004 -- the two that are not numbers
     for start in starts:
