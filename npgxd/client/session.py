@@ -165,7 +165,23 @@ class Session:
             return self._connection, self._welcome
         if self._clock() < self._rests_until:
             raise DaemonSilent("the daemon was silent a moment ago", hint="see its log and npgxctl status")
-        hello = Hello(
+        path = find_socket(self._environ)
+        connection = Connection(context_of_process(), path, handshake_s=self.patience.handshake_s, clock=self._clock)
+        try:
+            welcome = connection.request(self._hello(), timeout_s=self.patience.silence_s).message
+            if not isinstance(welcome, Welcome):
+                raise ProtocolError(f"the daemon answers hello with {welcome.op!r}")  # noqa: TRY301 -- closed below, as for all others
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._welcome = connection, welcome
+        self.generation += 1
+        self.trusted = not self._given_up
+        return connection, welcome
+
+    def _hello(self) -> Hello:
+        """Only for a daemon that is there: reading what this process has of CANN can take seconds the first time."""
+        return Hello(
             versions=(limits.PROTOCOL_VERSION,),
             client=f"npgxd {__version__}",
             pid=os.getpid(),
@@ -173,19 +189,6 @@ class Session:
             rank=rank_info(self._environ),
             toolchain=self._identify(),
         )
-        path = find_socket(self._environ)
-        self._connection = Connection(context_of_process(), path, handshake_s=self.patience.handshake_s, clock=self._clock)
-        self.generation += 1
-        with self._dropping():
-            try:
-                reply = self._connection.request(hello, timeout_s=self.patience.silence_s)
-            except RequestRefused:
-                self._drop()
-                raise
-            if not isinstance(reply.message, Welcome):
-                raise ProtocolError(f"the daemon answers hello with {reply.message.op!r}")
-        self._welcome, self.trusted = reply.message, not self._given_up
-        return self._connection, self._welcome
 
     def _drop(self) -> None:
         if self._connection is not None:

@@ -65,6 +65,11 @@ def test_fc71_an_absent_daemon_is_one_warning_with_the_remedy(hasty, environ, ca
     hasty.recording("model")
 
 
+def test_an_absent_daemon_costs_no_look_at_this_processs_cann(hasty, monkeypatch):
+    monkeypatch.setattr(hasty._session, "_identify", lambda: pytest.fail("CANN was read for nobody"))
+    assert unavailable(hasty.static_kernels(RECORDS, graph="model"))
+
+
 def test_fc71_a_socket_left_by_a_dead_daemon_is_an_absent_daemon(hasty, fake):
     fake().stop()
     outcome = hasty.static_kernels(RECORDS, graph="model")
