@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from npgxd.toolchain.flags import CompilerFlags
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_VALUE = re.compile(r"[A-Za-z0-9_.*,+][A-Za-z0-9_.*,+-]{0,255}")
+SUPER_KERNEL_SWITCH = "enable"
 
 
 def op_compiler_command(spec: JobSpec) -> list[str]:
@@ -59,12 +61,14 @@ def _follow(flags: CompilerFlags) -> tuple[str, ...]:
 
 
 def _super_kernel(options: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """``enable`` says that super kernels are on; the rest is the value of ``--super_kernel_options``."""
+    settings = [f"{name}={value}" for name, value in sorted(options) if name != SUPER_KERNEL_SWITCH]
     for name, value in options:
-        if not _WORD.fullmatch(name) or not _WORD.fullmatch(value):
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise CompileError(
                 f"super kernel option {name!r}={value!r} cannot be given to op_compiler",
-                hint="names and values are letters, digits, '_', '-' and '.'",
+                hint="names are letters, digits, '_' and '-'; values may also have any of .*,+",
             )
     if not options:
         return ()
-    return ("--enable_super_kernel", "--super_kernel_options", ":".join(f"{name}={value}" for name, value in sorted(options)))
+    return ("--enable_super_kernel", *(("--super_kernel_options", ":".join(settings)) if settings else ()))

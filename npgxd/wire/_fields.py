@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +19,18 @@ def text(maximum: int = limits.MAX_NAME, *, empty: bool = True) -> Check[str]:
     def check(name: str, value: object) -> str:
         if not isinstance(value, str) or len(value) > maximum or "\0" in value or (not empty and not value):
             raise ProtocolError(f"field {name!r} must be text of {0 if empty else 1} to {maximum} characters")
+        return value
+
+    return check
+
+
+def pattern(allowed: str, meaning: str) -> Check[str]:
+    """A str that matches the regular expression ``allowed`` as a whole; ``meaning`` says so to people."""
+    compiled = re.compile(allowed)
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str) or not compiled.fullmatch(value):
+            raise ProtocolError(f"field {name!r} must be {meaning}")
         return value
 
     return check
@@ -96,14 +109,14 @@ def sequence(inner: Check[T], maximum: int) -> Check[tuple[T, ...]]:
     return check
 
 
-def mapping(inner: Check[T], maximum: int) -> Check[dict[str, T]]:
-    """A map of at most ``maximum`` names to values checked by ``inner``."""
+def mapping(inner: Check[T], maximum: int, *, key: Check[str] | None = None) -> Check[dict[str, T]]:
+    """A map of at most ``maximum`` names, checked by ``key``, to values checked by ``inner``."""
+    name_check = key or text(limits.MAX_NAME)
 
     def check(name: str, value: object) -> dict[str, T]:
         if not isinstance(value, dict) or len(value) > maximum:
             raise ProtocolError(f"field {name!r} must be a map of at most {maximum} entries")
-        key = text(limits.MAX_NAME)
-        return {key(f"{name} key", k): inner(f"{name}.{k}", v) for k, v in value.items()}
+        return {name_check(f"{name} key", k): inner(f"{name}.{k}", v) for k, v in value.items()}
 
     return check
 

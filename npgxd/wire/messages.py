@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
-from npgxd.wire._fields import Check, flag, identifier, integer, mapping, number, optional, sequence, take, text, word
+from npgxd.wire._fields import Check, flag, identifier, integer, mapping, number, optional, pattern, sequence, take, text, word
 from npgxd.wire.plain import Plain, plain
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
@@ -23,6 +23,8 @@ COUNT = integer(0, 2**53)
 RANK = optional(integer(0, 1_000_000))
 SECONDS = number(0, 1e12)
 PATH = text(limits.MAX_TEXT)
+_OPTION_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", "a name of letters, digits, '_' and '-'")
+_OPTION_VALUE = pattern(r"[A-Za-z0-9_.*,+][A-Za-z0-9_.*,+-]{0,255}", "a value of letters, digits and any of _.*,+-")
 
 
 def _is(check: Check[T], default: Any = MISSING) -> Any:
@@ -181,9 +183,12 @@ class Report(Message):
 
 @plain
 class CompileOptions(Part):
-    """What a client may ask of op_compiler: a closed vocabulary. All of it is part of the kernel key."""
+    """What a client may ask of op_compiler: a closed vocabulary. All of it is part of the kernel key.
 
-    super_kernel: dict[str, str] = _is(mapping(text(64), 32), dict)
+    ``super_kernel``: empty for off; else ``enable`` and the settings of ``--super_kernel_options``.
+    """
+
+    super_kernel: dict[str, str] = _is(mapping(_OPTION_VALUE, 32, key=_OPTION_NAME), dict)
 
     def canonical(self) -> dict[str, object]:
         """The form that is hashed into the kernel key; absent options leave no trace in it."""
