@@ -70,8 +70,16 @@ class FailureRow:
 class Catalog:
     """One connection, used by one thread."""
 
-    def __init__(self, path: Path, *, rebuild: Callable[[], Iterable[KernelRow]] | None = None, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        rebuild: Callable[[], Iterable[KernelRow]] | None = None,
+        disk: Disk = DISK,
+        busy_s: float = 5.0,
+    ) -> None:
         self._path = path
+        self._busy_s = busy_s
         self._disk = disk
         self.was_rebuilt = False
         try:
@@ -213,7 +221,7 @@ class Catalog:
         new = not self._path.exists()
         if new:
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self._path, isolation_level=None)
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=self._busy_s)
         try:
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")

@@ -136,7 +136,7 @@ def check_op_type(name: object) -> str:
 def check_stem(stem: str) -> str:
     """A kernel file's name without its suffix; no dot, so that the runtime finds ``.o`` where it is."""
     if not isinstance(stem, str) or not _FILE_STEM.fullmatch(stem):
-        raise StoreError(f"{stem[:80]!r} cannot be a kernel's file name")
+        raise StoreError(f"{str(stem)[:80]!r} cannot be a kernel's file name")
     return stem
 
 

@@ -160,10 +160,16 @@ class KernelStore:
     def find_many(self, keys: Sequence[str]) -> Mapping[str, KernelManifest]:
         """Those of ``keys`` that are present, with their kernels. A damaged one is set aside, and is missing from now on."""
         found: dict[str, KernelManifest] = {}
-        for key, kernel in self._catalog.kernel_ids(keys).items():
-            manifest = self._serve(kernel)
-            if manifest is not None:
-                found[key] = manifest
+        asked = keys
+        while asked:
+            again: list[str] = []
+            for key, kernel in self._catalog.kernel_ids(asked).items():
+                manifest = self._serve(kernel)
+                if manifest is not None:
+                    found[key] = manifest
+                else:
+                    again.append(key)  # the damaged kernel is no longer listed; an older one of the key may be
+            asked = again
         return found
 
     def get(self, kernel: str) -> KernelManifest:

@@ -31,7 +31,14 @@ def digest(text: str) -> str:
 def origin(name: str, **facts: str) -> Origin:
     """Where a kernel for the record ``name`` comes from; its key depends on the name alone."""
     record = json.dumps({"op_type": "MatMulV2", "name": name})
-    told = {"op_type": "MatMulV2", "fingerprint": digest("toolchain"), "soc": SOC, "family": FAMILY, "cann_version": "9.1.0", **facts}
+    told = {
+        "op_type": "MatMulV2",
+        "fingerprint": digest("toolchain"),
+        "soc": SOC,
+        "family": FAMILY,
+        "cann_version": "9.1.0",
+        **facts,
+    }
     return Origin(key=digest(name), record=record, record_digest=digest(record), options=(("stream-fusion", "1"),), **told)
 
 
@@ -39,7 +46,9 @@ def making(made_at: float = 1000.0) -> Making:
     return Making(package=digest("package"), cost_s=0.5, made_at=made_at, package_name="static_kernel_20260101.run")
 
 
-def files(scratch: Path, name: str, content: bytes, *, keys: Sequence[str] = (), suffixes: Sequence[str] = ("d0",)) -> list[MadeFile]:
+def files(
+    scratch: Path, name: str, content: bytes, *, keys: Sequence[str] = (), suffixes: Sequence[str] = ("d0",)
+) -> list[MadeFile]:
     """What a compiler left for one record, in a directory of its own below ``scratch``."""
     scratch.mkdir(parents=True, exist_ok=True)
     made: list[MadeFile] = []
@@ -87,7 +96,9 @@ class House:
         self.close()
         return self.open()
 
-    def stage(self, name: str, content: bytes = b"object", *, keys: Sequence[str] = (), suffixes: Sequence[str] = ("d0",)) -> Path:
+    def stage(
+        self, name: str, content: bytes = b"object", *, keys: Sequence[str] = (), suffixes: Sequence[str] = ("d0",)
+    ) -> Path:
         """A kernel as a worker stages it."""
         self.staged += 1
         target = self.state.staging / f"job-{self.staged}-{digest(name)[:8]}"

@@ -177,7 +177,9 @@ def test_a_network_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(("mount", "said"), [(Mount("/mem", "tmpfs", frozenset()), "tmpfs"), (Mount("/x", "ext4", frozenset({"noexec"})), "noexec")])
+@pytest.mark.parametrize(
+    ("mount", "said"), [(Mount("/mem", "tmpfs", frozenset()), "tmpfs"), (Mount("/x", "ext4", frozenset({"noexec"})), "noexec")]
+)
 def test_a_memory_file_system_and_noexec_are_warned_about_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, mount: Mount, said: str
 ) -> None:
