@@ -58,7 +58,7 @@ class Staging:
             family=spec.toolchain.family,
             cann_version=spec.toolchain.cann_version,
             options=spec.super_kernel,
-            flags=spec.flags.follow_op_params_jit,
+            flags="follow" if spec.flags.follow_op_params_jit else "",
         )
         making = Making(package=self.made.digest, package_name=self.made.name, cost_s=cost_s, made_at=time.time())
         files = [
