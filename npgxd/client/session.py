@@ -170,7 +170,7 @@ class Session:
         try:
             welcome = connection.request(self._hello(), timeout_s=self.patience.silence_s).message
             if not isinstance(welcome, Welcome):
-                raise ProtocolError(f"the daemon answers hello with {welcome.op!r}")  # noqa: TRY301 -- closed below, as for all others
+                raise ProtocolError(f"the daemon answers hello with {welcome.op!r}")
         except BaseException:
             connection.close()
             raise
