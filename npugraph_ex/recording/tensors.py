@@ -33,7 +33,7 @@ OPTIONAL: Final = "optional"
 DYNAMIC: Final = "dynamic"
 
 
-class Undescribable(Exception):  # noqa: N818 -- not an error of the user's or ours: a fact about an operator call
+class Undescribable(Exception):
     """This call cannot be told in the record schema; the message says why."""
 
 

@@ -80,7 +80,7 @@ CASES = {
     "lerp": (lambda x, y: aten.lerp.Scalar(x, y, 0.5), X, Y),
     "sum": (lambda x: aten.sum.dim_IntList(x, [1]), X),
     "sum of all": (aten.sum.default, X),
-    "mean": (lambda x: aten.mean.dim(x, [-1], True), X),  # noqa: FBT003 -- keepdim
+    "mean": (lambda x: aten.mean.dim(x, [-1], True), X),
     "amax": (lambda x: aten.amax.default(x, [1]), X),
     "amin": (lambda x: aten.amin.default(x, [1]), X),
     "any": (lambda b: aten.any.dim(b, 1), B),
@@ -91,8 +91,8 @@ CASES = {
     "cumsum": (lambda x: aten.cumsum.default(x, 1), X),
     "topk": (lambda x: aten.topk.default(x, 2)[0], X),
     "sort": (lambda x: aten.sort.default(x)[0], X),
-    "_softmax": (lambda x: aten._softmax.default(x, 1, False), X),  # noqa: FBT003 -- half_to_float
-    "_log_softmax": (lambda x: aten._log_softmax.default(x, 1, False), X),  # noqa: FBT003 -- same
+    "_softmax": (lambda x: aten._softmax.default(x, 1, False), X),
+    "_log_softmax": (lambda x: aten._log_softmax.default(x, 1, False), X),
     "native_layer_norm": (lambda x, w: aten.native_layer_norm.default(x, [6], w, None, 1e-5), X, torch.ones(6)),
     "_fused_rms_norm": (lambda x, w: aten._fused_rms_norm.default(x, [6], w, 1e-5), X, torch.ones(6)),
     "native_group_norm": (lambda x: aten.native_group_norm.default(x, None, None, 2, 3, 64, 3, 1e-5), IMAGE),
@@ -141,7 +141,7 @@ CASES = {
     "copy_": (lambda x, y: aten.copy_.default(x.clone(), y), X, Y),
     "copy_ into a view": (lambda x, y: aten.copy_.default(x.clone()[:2], y[:2]), X, Y),
     "bernoulli": (lambda x: aten.bernoulli.p(x, 0.5), X),
-    "native_dropout": (lambda x: aten.native_dropout.default(x, 0.5, True), X),  # noqa: FBT003 -- train
+    "native_dropout": (lambda x: aten.native_dropout.default(x, 0.5, True), X),
     "rand_like": (aten.rand_like.default, X),
     "randn": (lambda x: x + aten.randn.default([4, 6]), X),
     "silu_backward": (aten.silu_backward.default, X, Y),
@@ -150,7 +150,7 @@ CASES = {
     "sigmoid_backward": (aten.sigmoid_backward.default, X, Y),
     "threshold_backward": (lambda x, y: aten.threshold_backward.default(x, y, 0), X, Y),
     "_softmax_backward": (lambda x, y: aten._softmax_backward_data.default(x, y, 1, torch.float32), X, Y),
-    "embedding_dense_backward": (lambda x: aten.embedding_dense_backward.default(x, torch.arange(4), 9, -1, False), X),  # noqa: FBT003
+    "embedding_dense_backward": (lambda x: aten.embedding_dense_backward.default(x, torch.arange(4), 9, -1, False), X),
 }
 
 
@@ -273,7 +273,7 @@ def test_views_and_empty_results_launch_no_kernel(function):
 
 def test_gradients_of_a_convolution_are_operators_of_their_own():
     def function(x, w, g):
-        return aten.convolution_backward.default(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True])  # noqa: FBT003
+        return aten.convolution_backward.default(g, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, True])
 
     weight = torch.rand(4, 3, 3, 3)
     words = op_types_of(function, IMAGE, weight, torch.rand(2, 4, 6, 6))

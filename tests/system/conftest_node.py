@@ -10,9 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -22,6 +21,9 @@ from npgxd.client.connection import Connection
 from npgxd.errors import DaemonUnavailable
 from npgxd.wire.messages import Status
 from tools.cann_sim import Costs, SimulatedCann, create, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 RANK = Path(__file__).with_name("rank.py")
 REPOSITORY = Path(__file__).parents[2]

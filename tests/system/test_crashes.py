@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from conftest_node import PATIENCE_S, Node, eventually, matmuls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIZES = (16, 32, 48, 64)
 
@@ -25,7 +28,7 @@ def slow(make_node: Callable[..., Node]) -> Node:
 
 def compiling(node: Node) -> psutil.Process:
     """Wait until op_compiler runs; that process, not one of its children."""
-    run = eventually(lambda: node.cann.runs(), "op_compiler runs")[-1]
+    run = eventually(node.cann.runs, "op_compiler runs")[-1]
     return psutil.Process(run.pid)
 
 

@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest_node import Node, eventually, matmuls, named
 
 from tools.cann_sim import records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_round_is_compiled_once_and_then_hits(node: Node) -> None:
@@ -212,7 +215,7 @@ def test_fc14_fc15_scratch_and_place_do_not_matter_the_state_can_move(node: Node
 def test_a_damaged_kernel_is_set_aside_with_its_reason_and_compiled_again(node: Node) -> None:
     view = Path(node.rank(matmuls(16, 32)).outcome()["view"])
     assert node.stop() == 0
-    victim = sorted((node.state / "kernels").rglob("*.o"))[0]
+    victim = min((node.state / "kernels").rglob("*.o"))
     damaged = bytearray(victim.read_bytes())
     damaged[10] ^= 1
     victim.chmod(0o644)
