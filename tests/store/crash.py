@@ -4,13 +4,14 @@
 afterwards.  A process of its own with one thread, so that it can fork.
 """
 
+# ruff: noqa: T201 -- it talks to the test that runs it
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
@@ -21,6 +22,9 @@ from npgxd.store.kernels import stage_kernel
 from npgxd.store.state import StateDirectory
 from tests.store.made import House, digest, files, making, origin, round_entry
 from tools.cann_sim.reader import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FINISHED = 0
 DIED = 77

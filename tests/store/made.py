@@ -24,6 +24,11 @@ FAMILY = "ascend910b"
 SOC = "Ascend910B3"
 
 
+def names(path: Path) -> list[str]:
+    """What is in a directory."""
+    return sorted(entry.name for entry in path.iterdir())
+
+
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -11,6 +11,7 @@ import pytest
 from npgxd.errors import StoreError
 from npgxd.store.disk import Disk
 from npgxd.store.plain import digest_plain, read_plain
+from tests.store.made import names
 
 
 class Failing(Disk):
@@ -58,7 +59,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: P
     with pytest.raises(StoreError) as caught:
         Failing(operation, errno.ENOSPC).write_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
     assert str(tmp_path / "file") in caught.value.message
     assert "No space left on device" in caught.value.message
     assert "full" in caught.value.hint
@@ -153,7 +154,7 @@ def test_a_tree_is_removed_without_following_links_and_whatever_its_modes(tmp_pa
     assert not Disk().remove_tree(tree)
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     assert Disk().remove_tree(tmp_path / "link")
-    assert os.listdir(tmp_path) == ["outside"]
+    assert names(tmp_path) == ["outside"]
     assert (tmp_path / "outside" / "kept").exists()
 
 

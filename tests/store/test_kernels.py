@@ -11,7 +11,7 @@ from npgxd.errors import StoreError
 from npgxd.store.disk import Disk
 from npgxd.store.kernels import stage_kernel
 from npgxd.store.plain import read_plain
-from tests.store.made import digest, files, making, origin
+from tests.store.made import digest, files, making, names, origin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_published_kernel_is_found_by_its_key(house: House) -> None:
     assert manifest.key == digest("a")
     assert manifest.package == digest("package")
     assert manifest.size == house.catalog.kernel_bytes()
-    assert os.listdir(house.state.staging) == []
+    assert names(house.state.staging) == []
 
 
 def test_fc14_scratch_deleted_and_the_state_directory_moved_everything_is_still_there(house: House, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_run_packages_are_kept_by_digest_with_their_names(house: House) -> None:
     assert house.packages.name(digest("p")) == "first.run"
     assert house.packages.name(digest("q")).endswith(".run")
     assert house.packages.count() == 1
-    assert os.listdir(house.state.staging) == []
+    assert names(house.state.staging) == []
 
 
 def test_a_run_package_that_is_a_link_is_not_taken(house: House) -> None:

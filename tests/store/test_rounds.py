@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.made import round_entry
+from tests.store.made import names, round_entry
 
 if TYPE_CHECKING:
     from tests.store.made import House
@@ -30,7 +29,7 @@ def test_fc23_an_accepted_round_is_there_after_a_restart_and_gone_when_settled(h
 def test_a_round_is_for_the_daemon_alone(house: House) -> None:
     house.rounds.accept(round_entry())
     assert {stat.S_IMODE(path.stat().st_mode) for path in house.state.rounds.iterdir()} == {0o600}
-    assert os.listdir(house.state.staging) == []
+    assert names(house.state.staging) == []
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "garbage", "renamed", "odd", "directory", "link", "temporary"])
@@ -51,7 +50,7 @@ def test_a_damaged_journal_file_is_set_aside_and_the_others_go_on(
         odd = house.state.rounds / (".npgxd-0123" if damage == "temporary" else path.name if damage != "odd" else "README")
         {"directory": odd.mkdir, "link": lambda: odd.symlink_to("/etc/passwd")}.get(damage, lambda: odd.write_bytes(b"x"))()
     assert house.rounds.pending() == [round_entry(1)]
-    assert len(os.listdir(house.state.rounds)) == 1
+    assert len(names(house.state.rounds)) == 1
     assert len(list(house.state.quarantine.glob("*.reason"))) == 1
     assert "not a round" in caplog.text
     assert house.rounds.pending() == [round_entry(1)]

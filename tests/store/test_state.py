@@ -12,6 +12,7 @@ from npgxd.errors import AlreadyRunning, StateRefused, StoreError
 from npgxd.store import state as state_module
 from npgxd.store.mounts import Mount, mount_of, parse_mountinfo
 from npgxd.store.state import StateDirectory
+from tests.store.made import names
 
 LAYOUT = {
     "FORMAT": 0o644,
@@ -44,7 +45,7 @@ def open_and_close(path: Path) -> StateDirectory:
 def snapshot(path: Path) -> dict[str, tuple[int, int, bytes]]:
     return {
         name: (facts.st_mode, facts.st_mtime_ns, (path / name).read_bytes() if (path / name).is_file() else b"")
-        for name in sorted(os.listdir(path))
+        for name in sorted(names(path))
         for facts in [(path / name).lstat()]
     }
 
@@ -59,7 +60,7 @@ def test_fc58_a_new_state_directory_has_the_documented_layout_under_any_umask(tm
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
     assert {name: stat.S_IMODE((path / name).stat().st_mode) for name in LAYOUT} == LAYOUT
     assert (path / "FORMAT").read_text() == "npgxd-state 1\n"
-    assert os.listdir(path / "staging") == []
+    assert names(path / "staging") == []
 
 
 def test_the_store_keeps_its_id_when_it_is_moved_or_reached_through_a_link(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_second_daemon_is_told_who_the_first_is_and_gets_in_when_that_is_kille
 def test_a_path_that_the_runtime_would_cut_is_refused_before_anything_is_made(tmp_path: Path, inner: str) -> None:
     with pytest.raises(StateRefused, match=r"\.o"):
         StateDirectory.open(tmp_path / inner)
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_a_path_trap_behind_a_link_is_found(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(StateRefused, match="belongs to uid"):
         StateDirectory.open(tmp_path)
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "ceph", "lustre", "fuse.sshfs", "fuse.something-new"])
@@ -174,7 +175,7 @@ def test_a_network_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: p
     with pytest.raises(StateRefused, match=f"{kind} .*/far") as caught:
         StateDirectory.open(tmp_path / "state")
     assert "local disk" in caught.value.hint
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -189,16 +190,13 @@ def test_a_memory_file_system_and_noexec_are_warned_about_by_name(
 
 
 def test_the_mount_is_the_deepest_and_of_equals_the_last() -> None:
-    text = "\n".join(
-        (
-            "1 0 8:1 / / rw - ext4 /dev/a rw",
-            "2 1 0:5 / /var/lib rw,noexec shared:1 - nfs4 server:/x rw",
-            "3 2 0:6 / /var/lib/npgxd rw - xfs /dev/b rw",
-            "4 2 0:7 / /var/lib/npgxd rw,nosuid - btrfs /dev/c rw",
-            r"5 1 0:8 / /with\040space rw - fuse.sshfs host: rw",
-            "garbage",
-        )
-    )
+    text = r"""
+1 0 8:1 / / rw - ext4 /dev/a rw
+2 1 0:5 / /var/lib rw,noexec shared:1 - nfs4 server:/x rw
+3 2 0:6 / /var/lib/npgxd rw - xfs /dev/b rw
+4 2 0:7 / /var/lib/npgxd rw,nosuid - btrfs /dev/c rw
+5 1 0:8 / /with\040space rw - fuse.sshfs host: rw
+garbage"""
     assert len(parse_mountinfo(text)) == 5
     assert mount_of(Path("/var/lib/npgxd/kernels"), text) == Mount("/var/lib/npgxd", "btrfs", frozenset({"rw", "nosuid"}))
     assert mount_of(Path("/var/lib/npgxd2"), text) == Mount("/var/lib", "nfs4", frozenset({"rw", "noexec"}))
@@ -225,4 +223,4 @@ def test_what_is_damaged_is_set_aside_with_its_reason(tmp_path: Path) -> None:
         assert moved.read_text() == "garbage"
         assert moved.with_name(f"{moved.name}.reason").read_text() == "it is garbage\n"
     state.close()
-    assert len(os.listdir(state.quarantine)) == 4
+    assert len(names(state.quarantine)) == 4
