@@ -100,6 +100,7 @@ def test_a_second_start_that_compiles_nothing_is_true_only_if_all_was_known() ->
         ({"reports": (report(0), report(1, reader_selected=3))}, "select 3 kernels for 2"),
         ({"after": Counters(0, 3, 0, 3)}, "the daemon compiled 3 kernels, 2 records"),
         ({"runs": (run("k1"),)}, "log has 1 kernels"),
+        ({"runs": (run("k1"), run("k2"))}, "2 runs of op_compiler for 1 graphs"),
         ({"runs": (run("k1", "k2"), run("k2"))}, "compiled more than once: {'k2': 2}"),
     ],
 )

@@ -58,6 +58,9 @@ def _compiles(start: Start, known: frozenset[str]) -> Iterator[str]:
     repeated = {kernel: count for kernel, count in start.compiles.items() if count > 1}
     if repeated:
         yield f"compiled more than once: {repeated}"
+    graphs = max((len(report.graphs) for report in start.reports), default=0)
+    if len(start.runs) > graphs:
+        yield f"{len(start.runs)} runs of op_compiler for {graphs} graphs that all ranks have alike"
     if bool(start.runs) != bool(new):
         yield f"{len(start.runs)} runs of op_compiler for {new} new records"
 
