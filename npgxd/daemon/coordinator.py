@@ -17,7 +17,7 @@ from npgxd.daemon.refusals import Refused
 from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.errors import StoreError
 from npgxd.store.rounds import RoundEntry
-from npgxd.wire.messages import CompileOptions, Package, RankInfo, Rejected, Submit
+from npgxd.wire.messages import CompileOptions, RankInfo, Rejected, Submit
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Coordinator:
             accepted_at=now,
         )
         session.round = taken.id
-        self._stores.catalog.count({"rounds": 1, "records": len(raw)})
+        self._stores.count(rounds=1, records=len(raw))
         if not submit.recompile:
             self._settle_known(taken)
         if taken.open_keys:
@@ -238,7 +238,7 @@ class Coordinator:
         """These kernels are published."""
         touched: set[str] = set()
         landed = list(manifests)
-        self._stores.catalog.count({"compiled": len(landed)})
+        self._stores.count(compiled=len(landed))
         for manifest in landed:
             flight = self.flights.landed(manifest.key)
             if flight is None:
@@ -287,7 +287,7 @@ class Coordinator:
         done.result = result_of(done, assembled, gathered)
         done.state = RoundState.SETTLED
         done.settled_at = now
-        self._stores.catalog.count({"hits": done.result.hits, "failed": done.result.failed})
+        self._stores.count(hits=done.result.hits, failed=done.result.failed)
         if done.durable:
             self._stores.rounds.settle(done.id)
             done.durable = False
@@ -309,28 +309,27 @@ class Coordinator:
         loaded = session.loaded if session is not None else {}
         wanted: list[KernelManifest] = []
         shadowed: dict[str, Reason] = {}
-        packages: dict[str, Package] = {}
+        digests: dict[str, None] = {}
         for key, settlement in done.settlements.items():
             if not settlement.kernel:
                 continue
             manifest = self._stores.kernels.get(settlement.kernel)
-            package = self._stores.package(manifest.package)
-            if package is not None:
-                packages[package.digest] = package
+            digests[manifest.package] = None
             taken = {loaded[name] for name in manifest.simplified_keys if name in loaded}
             if taken - {manifest.id}:
                 shadowed[key] = Reason.RESTART_NEEDED
             if not taken:
                 wanted.append(manifest)
+        packages = tuple(package for package in map(self._stores.package, digests) if package is not None)
         if not wanted:
-            return Assembled(None, 0, shadowed, tuple(packages.values()))
+            return Assembled(None, 0, shadowed, packages)
         try:
             view = self._stores.views.assemble(wanted)
         except StoreError as error:
             log.error("cannot assemble a view: %s", error)
             raise Refused("INTERNAL", f"cannot assemble a view: {error.message}", hint=error.hint) from error
         shadowed |= dict.fromkeys(view.shadowed, Reason.SHADOWED)
-        return Assembled(view.digest, len(view.kernels), shadowed, tuple(packages.values()))
+        return Assembled(view.digest, len(view.kernels), shadowed, packages)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

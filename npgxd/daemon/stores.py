@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.recovery import recover
 from npgxd.oplib.views import Views
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 PRIOR_COST_S = 1.0
 """Seconds that a kernel is taken to cost as long as none of its op type, or of any, was compiled."""
 SHOWN_FAILURES = 50
+FLUSH_S = 1.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -44,6 +47,8 @@ class Stores:
         self.views = Views(state, self.kernels, boot)
         self.leases = Leases(state, boot)
         self._costs = self.catalog.costs()
+        self._counted: Counter[str] = Counter()
+        self._flushed_at = time.monotonic()
 
     @classmethod
     def open(cls, path: Path) -> Stores:
@@ -52,6 +57,7 @@ class Stores:
 
     def close(self) -> None:
         """Give it up."""
+        self._flush()
         self.catalog.close()
         self.state.close()
 
@@ -94,6 +100,20 @@ class Stores:
         row = FailureRow(need.key, need.record.op_type, need.fingerprint, lost.reason[:2000], lost.flight.tries, time.time())
         self.catalog.remember_failure(row)
 
+    def count(self, **counts: int) -> None:
+        """Add to the counters. They reach the disk together, once in a while: a kill loses the last second's, never a round's time."""
+        self._counted.update(counts)
+        if time.monotonic() - self._flushed_at >= FLUSH_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        counted, self._counted, self._flushed_at = self._counted, Counter(), time.monotonic()
+        try:
+            if counted:
+                self.catalog.count(counted)
+        except StoreError as error:
+            log.error("counters are not kept: %s", error)
+
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def package(self, digest: str) -> Package | None:
@@ -131,8 +151,8 @@ class Stores:
     def counters(self) -> dict[str, int]:
         """Counters that survive restarts."""
         names = ("hits", "compiled", "failed", "rounds", "records")
-        counted = self.catalog.counters()
-        return {name: counted.get(name, 0) for name in names}
+        counted = Counter(self.catalog.counters()) + self._counted
+        return {name: counted[name] for name in names}
 
     def failures(self) -> list[dict[str, object]]:
         """The newest remembered failures."""

@@ -90,6 +90,7 @@ class KernelStore:
     def __init__(self, state: StateDirectory, catalog: Catalog) -> None:
         self._state = state
         self._catalog = catalog
+        self._root = os.fspath(state.kernels)
         self._verified: set[str] = set()
         """Served before in this life: their bytes were compared with their manifests."""
         self._recent: OrderedDict[str, KernelManifest] = OrderedDict()
@@ -173,8 +174,8 @@ class KernelStore:
         return found
 
     def get(self, kernel: str) -> KernelManifest:
-        """A kernel by id; StoreError if it is not there any more."""
-        manifest = self._serve(kernel)
+        """A kernel by id; StoreError if it is not there any more. One that was found lately is not looked for again."""
+        manifest = self._recent.get(kernel) or self._serve(kernel)
         if manifest is None:
             raise StoreError(f"kernel {kernel[:16]} is gone or damaged", hint="submit the round again; it is compiled anew")
         return manifest
@@ -196,7 +197,8 @@ class KernelStore:
     def _serve(self, kernel: str) -> KernelManifest | None:
         manifest = self._recent.get(kernel)
         try:
-            if manifest is not None and (self.directory(kernel) / MANIFEST_NAME).exists():
+            # As text: this is asked for every kernel of every round.
+            if manifest is not None and os.path.exists(f"{self._root}/{kernel[:SHELF_DIGITS]}/{kernel}/{MANIFEST_NAME}"):  # noqa: PTH110
                 self._recent.move_to_end(kernel)
                 return manifest
             if kernel in self._verified:

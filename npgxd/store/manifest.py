@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
@@ -74,7 +75,7 @@ class Making:
     """Of two kernels for one key, the one published later has the higher number, whatever the clock says."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what is computed from it is kept in it
 class KernelManifest:
     """A stored kernel."""
 
@@ -83,7 +84,7 @@ class KernelManifest:
     entries: tuple[ManifestEntry, ...]
     making: Making
 
-    @property
+    @cached_property
     def id(self) -> str:
         """sha256 over origin, members and entries."""
         text = json.dumps(_core(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -99,7 +100,7 @@ class KernelManifest:
         """The digest of its run package."""
         return self.making.package
 
-    @property
+    @cached_property
     def simplified_keys(self) -> tuple[str, ...]:
         """All names by which the runtime may find it."""
         return tuple(name for entry in self.entries for name in entry.facts.simplified_keys)
