@@ -10,12 +10,13 @@ import os
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import zmq
 
 from npgxd import __version__
 from npgxd.client.connection import Connection, ConnectionLost, Context, DaemonSilent, Reply
+from npgxd.client.lease import held
 from npgxd.client.rank import program, rank_info
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
@@ -39,6 +40,8 @@ class Patience(NamedTuple):
     losses: int = 8
     """Daemons that may be lost during one round before it is given up."""
 
+
+MAX_NAMED_LEASES: Final = 1024
 
 _contexts: dict[int, Context] = {}
 _inherited: list[object] = []
@@ -188,6 +191,7 @@ class Session:
             program=program(),
             rank=rank_info(self._environ),
             toolchain=self._identify(),
+            leases=tuple(lease.lease for lease in held()[-MAX_NAMED_LEASES:]),
         )
 
     def _drop(self) -> None:

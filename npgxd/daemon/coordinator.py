@@ -317,7 +317,7 @@ class Coordinator:
             digests[manifest.package] = None
             taken = {loaded[name] for name in manifest.simplified_keys if name in loaded}
             if taken - {manifest.id}:
-                shadowed[key] = Reason.RESTART_NEEDED
+                shadowed[key] = self._why_shadowed(manifest, taken - {manifest.id})
             if not taken:
                 wanted.append(manifest)
         packages = tuple(package for package in map(self._stores.package, digests) if package is not None)
@@ -330,6 +330,16 @@ class Coordinator:
             raise Refused("INTERNAL", f"cannot assemble a view: {error.message}", hint=error.hint) from error
         shadowed |= dict.fromkeys(view.shadowed, Reason.SHADOWED)
         return Assembled(view.digest, len(view.kernels), shadowed, packages)
+
+    def _why_shadowed(self, wanted: KernelManifest, loaded: set[str]) -> Reason:
+        """A process that has loaded an older kernel of the same record gets the newer one by a restart; of another record, never."""
+        for kernel in loaded:
+            try:
+                if self._stores.kernels.get(kernel).origin.record_digest != wanted.origin.record_digest:
+                    return Reason.SHADOWED
+            except StoreError:
+                continue  # it is gone from the store, and stays loaded there
+        return Reason.RESTART_NEEDED
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -358,9 +368,12 @@ class Coordinator:
 
     def loaded(self, session: Session, view: str) -> None:
         """The process behind a session has leased a view: these kernels are now the first under their names there."""
-        for kernel in self._stores.views.kernels_of(view):
-            for name in self._stores.kernels.get(kernel).simplified_keys:
-                session.loaded.setdefault(name, kernel)
+        try:
+            for kernel in self._stores.views.kernels_of(view):
+                for name in self._stores.kernels.get(kernel).simplified_keys:
+                    session.loaded.setdefault(name, kernel)
+        except StoreError as error:
+            log.warning("cannot tell all that pid %d has loaded: %s", session.peer.pid, error)
 
     def views_in_use(self, now: float) -> set[str]:
         """Views that were told to somebody a short while ago, who may be about to lease them."""

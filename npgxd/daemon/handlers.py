@@ -100,6 +100,7 @@ class Handlers:
             self._keyer.find()
         session = self._sessions.open(identity, peer, hello, now)
         session.differences = self._keyer.differences(hello.toolchain)
+        self._take_up_leases(session)
         expected, _note = self._coordinator.expected(session.job)
         return messages.Welcome(
             version=limits.PROTOCOL_VERSION,
@@ -113,6 +114,14 @@ class Handlers:
             differences=session.differences,
             local_world_size=expected,
         ), []
+
+    def _take_up_leases(self, session: Session) -> None:
+        """What the process leased in an earlier session, perhaps from an earlier daemon, it has loaded, and for good."""
+        for lease in session.hello.leases:
+            facts = self._stores.leases.facts_of(lease)
+            if facts is not None and facts.uid == session.peer.uid and facts.pid == session.peer.pid:
+                session.leases.add(lease)
+                self._coordinator.loaded(session, facts.view)
 
     def _report(self, session: Session, report: messages.Report, _frames: tuple[bytes, ...], now: float) -> Reply:
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)

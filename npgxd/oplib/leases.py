@@ -88,6 +88,10 @@ class Leases:
         for lease in [lease for lease, facts in self._offered.items() if facts.session == session]:
             del self._offered[lease]
 
+    def facts_of(self, lease: str) -> LeaseFacts | None:
+        """What a lease file says, if somebody holds its lock."""
+        return self._facts(lease) if self.is_held(lease) else None
+
     def is_held(self, lease: str) -> bool:
         """Whether some process has the lease file's lock."""
         with self._try_lock(lease) as free:

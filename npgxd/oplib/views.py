@@ -18,6 +18,7 @@ import os
 import secrets
 import stat
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
+"""Part of every digest: a view of another layout is never shared.  2: kernels of one view share directories, as in one package."""
 _GENERATIONS: Final = 1000
 _AI_CORE: Final = PurePosixPath("static_kernel/ai_core")
 _VIEW_FILE: Final = "view.json"
@@ -133,19 +135,19 @@ class Views:
 
     def _fill(self, root: Path, chosen: Sequence[KernelManifest]) -> None:
         disk = self._state.disk
-        made: set[PurePosixPath] = set()
+        made: dict[PurePosixPath, Path] = {}
 
         def directory(relative: PurePosixPath) -> Path:
-            for part in (*reversed(relative.parents), relative):
-                if part not in made:
-                    disk.make_directory(root / part, exist_ok=True)
-                    made.add(part)
-            return root / relative
+            if relative not in made:
+                for part in (*reversed(relative.parents), relative):
+                    if part not in made:
+                        disk.make_directory(root / part)
+                        made[part] = root / part
+            return made[relative]
 
         entries: list[PackagedEntry] = []
-        for manifest in chosen:
+        for manifest, place in _places(chosen):
             source = self._kernels.directory(manifest.id)
-            place = _place(manifest)
             target = directory(_AI_CORE / place)
             for member in manifest.members:
                 linked = disk.link_or_copy(source / member.name, target / member.name)
@@ -168,10 +170,10 @@ class Views:
         try:
             if self._facts(digest).get("boot") != self._boot or not (self._config(digest, chosen) / INDEX_NAME).is_file():
                 return False
-            for manifest in chosen:
+            for manifest, place in _places(chosen):
                 source = self._kernels.directory(manifest.id)
                 for member in manifest.members:
-                    ours = self.path(digest) / _AI_CORE / _place(manifest) / member.name
+                    ours = self.path(digest) / _AI_CORE / place / member.name
                     if not _same_file(source / member.name, ours) and digest_plain(ours) != (member.sha256, member.size):
                         return False
         except StoreError:
@@ -198,9 +200,20 @@ class Views:
         self._state.disk.remove_tree(away)
 
 
-def _place(manifest: KernelManifest) -> PurePosixPath:
-    """Where a kernel's files lie in a view, relative to ``ai_core/``."""
-    return PurePosixPath(manifest.id[:16], manifest.origin.family, manifest.origin.op_type)
+def _places(chosen: Sequence[KernelManifest]) -> list[tuple[KernelManifest, PurePosixPath]]:
+    """Where each kernel's files lie in a view, relative to ``ai_core/``: ``kernels_<n>/<family>/<OpType>/``, as in a run package.
+
+    ``n`` is 0 but for kernels whose files would take the names of others: making directories is most of what a view costs.
+    """
+    taken: set[tuple[int, str, str]] = set()
+    places: list[tuple[KernelManifest, PurePosixPath]] = []
+    for manifest in chosen:
+        op_type = manifest.origin.op_type
+        names = [member.name for member in manifest.members]
+        slot = next(n for n in count() if not any((n, op_type, name) in taken for name in names))
+        taken.update((slot, op_type, name) for name in names)
+        places.append((manifest, PurePosixPath(f"kernels_{slot}", manifest.origin.family, op_type)))
+    return places
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -126,6 +126,8 @@ class Hello(Message):
     program: str = _is(text(limits.MAX_TEXT), "")
     rank: RankInfo = _is(RankInfo.check, RankInfo)
     toolchain: ToolchainIdentity = _is(ToolchainIdentity.check, ToolchainIdentity)
+    leases: tuple[str, ...] = _is(sequence(ROUND_ID, 1024), tuple)
+    """The leases that this process holds already: it may be talking to a new daemon, and what it has loaded stays loaded."""
 
 
 @plain

@@ -152,3 +152,18 @@ def test_a_daemon_stopped_by_a_signal_does_not_hold_a_rank(node: Node) -> None:
         assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "daemon_unavailable")
     finally:
         os.kill(node.daemon.pid, signal.SIGCONT)
+
+
+def test_what_a_process_has_loaded_is_known_also_to_the_next_daemon(node: Node) -> None:
+    ask = {"rounds": [matmuls(16), matmuls(16, 32)], "recompile": True, "pause": str(node.directory / "go")}
+    rank = node.rank([], options=ask)
+    eventually(lambda: (node.status() or {})["kernels"]["leases"] == 1, "the first round is leased")
+    node.kill()
+    # Another implementation, another kernel under the same name: the process keeps the one that it loaded.
+    source = next((node.cann.opp / "built-in/op_impl/ai_core/tbe/impl").rglob("mat_mul_v2.cpp"))
+    source.write_bytes(source.read_bytes() + b"\n")
+    node.start()
+    (node.directory / "go").touch()
+    outcome = rank.outcome()
+    assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "restart_needed")
+    assert len(outcome["shadowed"]) == 1

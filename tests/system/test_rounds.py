@@ -183,6 +183,15 @@ def test_two_records_that_the_runtime_cannot_tell_apart_are_told_as_shadowed(nod
     assert outcome["shadowed"] == [["MatMulV2", "shadowed"]]
 
 
+def test_a_record_that_the_process_has_loaded_another_kernel_for_is_shadowed_and_no_restart_is_promised(node: Node) -> None:
+    tiles = [records.matmul(16, 32, 64), records.matmul(16, 32, 64)]
+    for item, value in zip(tiles, (1, 2), strict=True):
+        item["inputs"][0] |= {"value_depend": True, "const_data": [value]}
+    outcome = node.rank([], options={"rounds": [named(tiles[0]), named(tiles[1])]}).outcome()
+    assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "shadowed")
+    assert outcome["view"] is None
+
+
 def test_fc01_one_changed_byte_in_an_implementation_compiles_exactly_its_kernels_anew(node: Node) -> None:
     items = [*matmuls(16), *named(records.elementwise("Add", [16, 8], "float16"))]
     node.rank(items).outcome()
