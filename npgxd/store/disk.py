@@ -76,6 +76,20 @@ class Disk:
         if durable:
             self.fsync_directory(path.parent)
 
+    def rewrite_staged(self, path: Path, data: bytes) -> None:
+        """Give a file that nobody can see yet other content, in place and not forced to the disk: ``fsync_file`` does that.
+
+        The names in its directory stay as they are, so that they need no fsync again.
+        """
+        self.step("write", path)
+        with explained("write", path):
+            fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                _write_all(fd, data)
+                _start_writing(fd)
+            finally:
+                os.close(fd)
+
     def copy_file(
         self, source: Path, target: Path, mode: int = FILE_MODE, *, beneath: Path | None = None, durable: bool = True
     ) -> tuple[str, int]:
@@ -172,7 +186,7 @@ class Disk:
         for directory, _, files in walked:
             for name in files:
                 with open_plain(Path(directory, name)) as fd:
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # on Linux, starts writing what is dirty
+                    _start_writing(fd)
         for directory, _, files in walked:
             for name in files:
                 self.fsync_file(Path(directory, name))
@@ -281,6 +295,11 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def _start_writing(fd: int) -> None:
+    """Send what is dirty of a file on its way to the disk without waiting for it."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # that is what this does on Linux, for pages that are dirty
 
 
 def _raise(error: OSError) -> None:

@@ -114,11 +114,10 @@ class KernelStore:
         published: list[tuple[Path, KernelManifest]] = []
         for sequence, path in enumerate(staged, self._catalog.next_sequence()):
             manifest = numbered(parse_manifest(read_plain(path / MANIFEST_NAME, MAX_MANIFEST_BYTES)), sequence)
-            disk.write_file(path / MANIFEST_NAME, manifest.to_json(), durable=False)
+            disk.rewrite_staged(path / MANIFEST_NAME, manifest.to_json())
             published.append((path, manifest))
         for path, _ in published:
             disk.fsync_file(path / MANIFEST_NAME)
-            disk.fsync_directory(path)
         parents: set[Path] = set()
         for path, manifest in published:
             final = self.directory(manifest.id)

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FEWEST_STEPS = {
     "create": 15,
-    "publish": 20,
-    "publish-again": 25,
+    "publish": 15,
+    "publish-again": 20,
     "view": 15,
     "drop-view": 10,
     "accept": 4,

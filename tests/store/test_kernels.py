@@ -216,8 +216,8 @@ def test_a_staged_kernel_is_on_the_disk_before_it_is_published(house: House, tmp
     house.kernels.publish([target])
     final = house.kernels.directory(manifest.id)
     order = [
+        ("write", target / "manifest.json"),
         ("fsync", target / "manifest.json"),
-        ("fsync", target),
         ("rename", final),
         ("fsync", final.parent),
     ]
