@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
 from npgxd.daemon.config import Config, load
@@ -23,6 +23,7 @@ from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+USAGE = 64
 log = logging.getLogger("npgxd")
 
 
@@ -61,7 +62,7 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     service.catch_signals()
     service.bind()
     resumed = service.resume()
-    notify("READY=1", f"STATUS={stores.kernels.count()} kernels; {keyer.describe()}", f"MAINPID={os.getpid()}")
+    notify("READY=1", f"STATUS={service.describe()}", f"MAINPID={os.getpid()}")
     log.info(
         "READY after %.0f ms at %s: state %s, %d kernels, %d rounds resumed, %s",
         (time.monotonic() - begun) * 1000,
@@ -81,10 +82,17 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), format=form, stream=sys.stderr, force=True)
 
 
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that ends with 64, as sysexits.h has it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end."""
+        self.print_usage(sys.stderr)
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="npgxd", description="The node's owner of CANN static kernels.", epilog="See also: npgxctl"
-    )
+    parser = _Parser(prog="npgxd", description="The node's owner of CANN static kernels.", epilog="See also: npgxctl")
     parser.add_argument("--config", type=Path, metavar="FILE", help="read this TOML file instead of /etc/npgxd/npgxd.toml")
     parser.add_argument(
         "--user", action="store_true", help="run for this user alone: private state and runtime directories, no root"

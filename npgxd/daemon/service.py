@@ -43,6 +43,8 @@ BURST = 64
 """Messages taken from the socket before the loop looks at everything else again."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
+ENDING_S = 30.0
+"""What an end may take beyond the drain: killing what did not finish, and closing."""
 
 
 class Service:
@@ -51,6 +53,7 @@ class Service:
     def __init__(self, config: Config, stores: Stores, keyer: Keyer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._stores = stores
+        self._keyer = keyer
         self._clock = clock
         self.instance = secrets.token_hex(16)
         self._sessions = Sessions()
@@ -77,6 +80,7 @@ class Service:
         self._drain_deadline = math.inf
         self._next_tell = math.inf
         self._next_lease_poll = 0.0
+        self._told_busy = 0
 
     # ---- set-up ------------------------------------------------------------------------------------------------------
 
@@ -98,6 +102,12 @@ class Service:
     def resume(self) -> int:
         """Take up what an earlier life accepted."""
         return self._coordinator.resume(self._stores.rounds.pending(), self._clock())
+
+    def describe(self) -> str:
+        """One line for the service manager."""
+        busy = self._dispatcher.busy
+        running = f", {busy} {'compile' if busy == 1 else 'compiles'} running" if busy else ""
+        return f"{self._stores.kernels.count()} kernels{running}; {self._keyer.describe()}"
 
     def catch_signals(self) -> None:
         """SIGTERM and SIGINT drain; a second one ends at once."""
@@ -123,6 +133,7 @@ class Service:
             self._drain_deadline,
         )
         self._watch()
+        self._tell_manager()
         timeout = None if deadline == math.inf else max(0, math.ceil((deadline - self._clock()) * 1000))
         for source, _event in self._poller.poll(timeout):
             self._serve(source)
@@ -215,6 +226,12 @@ class Service:
             self._next_tell = now + limits.PROGRESS_INTERVAL_S
         return self._next_tell
 
+    def _tell_manager(self) -> None:
+        """Keep the line in ``systemctl status`` true; it changes with the number of running compiles, so look-ups cost nothing."""
+        if self._told_busy != self._dispatcher.busy and not self._handlers.draining:
+            self._told_busy = self._dispatcher.busy
+            notify(f"STATUS={self.describe()}")
+
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def _end_session(self, session: Session, how: str) -> None:
@@ -245,7 +262,9 @@ class Service:
                 return
             running = self._dispatcher.busy
             log.info("%s: draining; %d compiles may take up to %g s to finish", name, running, self._config.daemon.drain_s)
-            notify("STOPPING=1", f"STATUS=draining: {running} compiles are finishing")
+            # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
+            allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
+            notify("STOPPING=1", allowed, f"STATUS=draining: {running} compiles are finishing")
             self._handlers.draining = self._dispatcher.draining = self._page.draining = True
             self._drain_deadline = self._clock() + self._config.daemon.drain_s
 
