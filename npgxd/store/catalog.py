@@ -215,6 +215,18 @@ class Catalog:
         """All counters."""
         return dict(self._read("SELECT name, value FROM counters"))
 
+    # ---- for tables that others keep here ----------------------------------------------------------------------------
+
+    def read(self, question: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows that answer a SELECT."""
+        return self._read(question, values)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Several statements as one, on the disk afterwards; StoreError if they cannot be, and then none counts."""
+        with self._commit():
+            yield self._db
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> sqlite3.Connection:

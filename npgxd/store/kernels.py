@@ -26,9 +26,10 @@ from npgxd.store.manifest import (
     parse_manifest,
 )
 from npgxd.store.plain import digest_plain, read_plain
+from npgxd.store.uses import Uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from npgxd.store.state import StateDirectory
@@ -90,6 +91,7 @@ class KernelStore:
     def __init__(self, state: StateDirectory, catalog: Catalog) -> None:
         self._state = state
         self._catalog = catalog
+        self.uses = Uses(catalog)
         self._root = os.fspath(state.kernels)
         self._verified: set[str] = set()
         """Served before in this life: their bytes were compared with their manifests."""
@@ -129,6 +131,7 @@ class KernelStore:
         for parent in sorted(parents):
             disk.fsync_directory(parent)
         self._catalog.add_kernels([row_of(manifest) for _, manifest in published])
+        self.uses.published({manifest.id: manifest.origin.fingerprint for _, manifest in published})
         return [manifest for _, manifest in published]
 
     def reconcile(self) -> Reconciled:
@@ -170,6 +173,7 @@ class KernelStore:
                 else:
                     again.append(key)  # the damaged kernel is no longer listed; an older one of the key may be
             asked = again
+        self.uses.touch([manifest.id for manifest in found.values()])
         return found
 
     def get(self, kernel: str) -> KernelManifest:
@@ -192,6 +196,20 @@ class KernelStore:
                     f"{member.name} of kernel {kernel[:16]} has other bytes than its manifest says", path=str(directory)
                 )
         return manifest
+
+    def forget(self, kernels: Collection[str]) -> None:
+        """These kernels answer no key from now on; their directories are the caller's to remove, and are no kernels any more.
+
+        The catalog first: a crash before the directories are gone leaves kernels that are adopted again, never rows without bytes.
+        """
+        self.uses.forget(kernels)
+        for kernel in kernels:
+            self._verified.discard(kernel)
+            self._recent.pop(kernel, None)
+
+    def condemn(self, kernel: str, error: StoreError) -> None:
+        """A kernel was found damaged: it is set aside with the reason, and compiled again when it is needed."""
+        self._set_aside(kernel, error)
 
     def _serve(self, kernel: str) -> KernelManifest | None:
         manifest = self._recent.get(kernel)
