@@ -173,6 +173,15 @@ def test_a_wrong_configuration_fails_once_with_78(machine: Machine) -> None:
     assert "unknown section [nonsense]" in machine.journal()
 
 
+def test_wrong_usage_fails_once_with_64(machine: Machine) -> None:
+    machine.drop_in("wrong", "[Service]\nExecStart=\nExecStart=/usr/bin/env npgxd --nonsense\n")
+    machine.boot()
+    machine.systemctl("start", "npgxd", check=False)
+    unit = machine.show()
+    assert (unit["ActiveState"], unit["SubState"], unit["NRestarts"]) == ("failed", "failed", "0")
+    assert unit["ExecMainStatus"] == "64", machine.journal()
+
+
 def test_a_second_daemon_on_the_same_state_fails_once_with_75(machine: Machine) -> None:
     started(machine)
     machine.systemctl("stop", "npgxd")
