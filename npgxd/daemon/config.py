@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from npgxd.errors import ConfigError
 from npgxd.toolchain.discovery import ToolchainSettings
-from npgxd.wire.endpoint import SYSTEM_RUNTIME_DIRECTORY, user_runtime_directory
+from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, SYSTEM_RUNTIME_DIRECTORY, user_runtime_directory
 from npgxd.wire.messages import CoreCounts
 
 if TYPE_CHECKING:
@@ -72,6 +72,18 @@ class CompileSection:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSection:
+    """``[store]``: how much is kept. What is leased, pinned, or needed by a round is kept whatever these say."""
+
+    max_gb: float = _key(50.0, "kernels and run packages together, in 10^9 bytes; 0: no limit", low=0, high=1e6)
+    min_free_gb: float = _key(1.0, "bytes (10^9) that stay free on the disk; with less, nothing is compiled", low=0, high=1e6)
+    gc_interval_s: float = _key(300.0, "seconds between two passes of removal", low=1, high=604_800)
+    recent_s: float = _key(600.0, "seconds for which a kernel that was just published is not removed", low=0, high=604_800)
+    logs_mb: int = _key(256, "logs of failed runs, in 10^6 bytes", low=0, high=1_000_000)
+    quarantine_mb: int = _key(256, "what was found damaged and is kept to be looked at, in 10^6 bytes", low=0, high=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSection:
     """``[group]``: how long ranks of one job wait for each other's records."""
 
@@ -91,12 +103,18 @@ class Config:
     daemon: DaemonSection = DaemonSection()
     toolchain: ToolchainSection = ToolchainSection()
     compile: CompileSection = CompileSection()
+    store: StoreSection = StoreSection()
     group: GroupSection = GroupSection()
 
     @property
     def socket(self) -> Path:
         """The socket that ranks and npgxctl connect to."""
         return self.runtime_dir / "npgxd.sock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """The socket for administrators."""
+        return self.runtime_dir / ADMIN_SOCKET_NAME
 
     @property
     def jobs(self) -> int:
@@ -108,6 +126,7 @@ SECTIONS: dict[str, type] = {
     "daemon": DaemonSection,
     "toolchain": ToolchainSection,
     "compile": CompileSection,
+    "store": StoreSection,
     "group": GroupSection,
 }
 

@@ -261,6 +261,18 @@ class Coordinator:
             touched |= lost.flight.waiters
         self._finish(touched & self.rounds.keys(), now)
 
+    def no_space(self, reason: str, now: float) -> None:
+        """Nothing can be compiled for lack of space: whoever waits is told, and what was published stays."""
+        touched: set[str] = set()
+        for flight in self.flights.drop_waiting():
+            touched |= flight.waiters & self.rounds.keys()
+            for waiter in flight.waiters & self.rounds.keys():
+                said = Settlement(KeyOutcome.FAILED, reason=reason, why=Reason.NO_SPACE)
+                self.rounds[waiter].settle_key(flight.need.key, said)
+        if touched:
+            log.error("%d rounds are told: %s", len(touched), reason)
+        self._finish(touched, now)
+
     def _give_up(self, lost: GivenUp) -> None:
         need = lost.flight.need
         log.warning("%s has no kernel: %s", need.record.op_type, lost.reason)

@@ -23,6 +23,7 @@ from npgxd.compile import (
     prune_jobs,
 )
 from npgxd.daemon.flights import Flight, Need, Try
+from npgxd.daemon.housekeeping import MB, Room
 from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.states import KeyOutcome
 
@@ -31,15 +32,13 @@ if TYPE_CHECKING:
 
     from npgxd.daemon.config import Config
     from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.housekeeping import Housekeeping
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.stores import Stores
     from npgxd.store.manifest import KernelManifest
     from npgxd.toolchain.discovery import Toolchain
 
 log = logging.getLogger(__name__)
-
-MAX_LOG_BYTES = 256 * 1024 * 1024
-"""All kept logs of failed runs together."""
 
 
 @dataclass(slots=True)
@@ -64,6 +63,8 @@ class Dispatcher:
         self._pool = Pool(config.compile.workers)
         self._running: dict[int, _Running] = {}
         self.draining = False
+        self.housekeeping: Housekeeping | None = None
+        """Makes room before a compile; without one there is always room."""
 
     @property
     def busy(self) -> int:
@@ -99,10 +100,17 @@ class Dispatcher:
         self._pool.enforce(now)
         while not self.draining and self._pool.free:
             flights = self._coordinator.flights.next_batch()
-            if not flights or not self._start(flights, now):
+            if not flights or self._room(now) is not Room.YES or not self._start(flights, now):
                 break
         following = self._pool.next_check()
         return float("inf") if following is None else following
+
+    def _room(self, now: float) -> Room:
+        """Whether the disk has room; where it has none and none can be made, every key that waits is told so, and may be asked for again."""
+        room = self.housekeeping.room(now) if self.housekeeping is not None else Room.YES
+        if room is Room.NO and self.housekeeping is not None:
+            self._coordinator.no_space(self.housekeeping.why_no_room(), now)
+        return room
 
     def _start(self, flights: Sequence[Flight], now: float) -> bool:
         toolchain = self._keyer.toolchain
@@ -218,7 +226,7 @@ class Dispatcher:
 
     def _prune(self) -> None:
         kept = {running.job.spec.job_id for running in self._running.values()}
-        prune_jobs(self._stores.state.jobs, self._config.compile.keep_jobs, MAX_LOG_BYTES, running=kept)
+        prune_jobs(self._stores.state.jobs, self._config.compile.keep_jobs, self._config.store.logs_mb * MB, running=kept)
 
     def stop(self) -> None:
         """End everything that still runs; its rounds stay in the journal."""

@@ -141,6 +141,13 @@ class Flights:
         flight.alone = flight.alone or not attempt.transient or flight.tries > 1
         return None
 
+    def drop_waiting(self) -> list[Flight]:
+        """End every flight that no worker has; they may be asked for again at any time."""
+        waiting = [flight for flight in self._flights.values() if flight.job is None]
+        for flight in waiting:
+            del self._flights[flight.need.key]
+        return waiting
+
     def abandon(self) -> list[Flight]:
         """End all flights (the daemon stops); their rounds stay in the journal."""
         left = list(self._flights.values())

@@ -41,6 +41,8 @@ class Keyer:
         self.flags = CompilerFlags()
         self._fingerprints: Fingerprinter | None = None
         self._looked_at = float("-inf")
+        self.moves = 0
+        """How often the toolchain was seen to change."""
         self.find()
 
     def find(self) -> None:
@@ -107,6 +109,7 @@ class Keyer:
         self._looked_at = now
         changed = self._fingerprints.refresh()
         if changed:
+            self.moves += 1
             log.warning("the toolchain changed: kernels of %s are compiled anew", ", ".join(sorted(changed)[:20]))
 
     def fingerprint(self, op_type: str) -> str:

@@ -25,6 +25,8 @@ class Settlement:
     outcome: KeyOutcome
     kernel: str = ""
     reason: str = ""
+    why: Reason = Reason.COMPILE_FAILED
+    """In one word, where there is no kernel."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,8 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
     failures = settled.failures()
     hits, compiled = outcomes[KeyOutcome.HIT], outcomes[KeyOutcome.COMPILED]
     if failures:
-        state, reason = ClientState.DEGRADED, Reason.COMPILE_FAILED
+        whys = {done.why for done in settled.settlements.values() if not done.kernel}
+        state, reason = ClientState.DEGRADED, whys.pop() if len(whys) == 1 else Reason.COMPILE_FAILED
     elif assembled.shadowed:
         first = next(iter(assembled.shadowed.values()))
         state, reason = ClientState.DEGRADED, first

@@ -19,6 +19,7 @@ import zmq
 from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers
+from npgxd.daemon.housekeeping import Housekeeping
 from npgxd.daemon.notify import notify
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.sessions import Session, Sessions
@@ -59,7 +60,10 @@ class Service:
         self._sessions = Sessions()
         self._coordinator = Coordinator(config, stores, keyer, self._sessions)
         self._dispatcher = Dispatcher(config, stores, keyer, self._coordinator)
+        self._housekeeping = Housekeeping(config.store, stores, keyer, self._coordinator)
+        self._dispatcher.housekeeping = self._housekeeping
         page = StatusPage(config, self.instance, stores, keyer, self._sessions, self._coordinator, self._dispatcher)
+        page.removal = self._housekeeping.describe
         self._page = page
         self._handlers = Handlers(
             instance=self.instance,
@@ -130,6 +134,7 @@ class Service:
             self._dispatcher.tick(now),
             self._tell_followers(now),
             self._poll_leases(now),
+            self._housekeeping.tick(now),
             self._drain_deadline,
         )
         self._watch()
@@ -276,6 +281,7 @@ class Service:
     def _close(self) -> None:
         self._tell_followers(self._clock())
         self._dispatcher.stop()
+        self._housekeeping.stop()
         for session in self._sessions:
             self._sessions.end(session)
         self._router.close(linger=500)

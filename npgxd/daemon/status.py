@@ -11,6 +11,8 @@ from npgxd.wire import limits
 from npgxd.wire.states import ClientState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npgxd.daemon.config import Config
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.dispatch import Dispatcher
@@ -46,6 +48,7 @@ class StatusPage:
         self._dispatcher = dispatcher
         self._started: float | None = None
         self.draining = False
+        self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
 
     def frames(self, now: float) -> list[bytes]:
         """The document as JSON, cut into payload frames."""
@@ -76,6 +79,7 @@ class StatusPage:
             "queue": self._queue(now),
             "jobs": self._jobs(now),
             "kernels": self._stores.describe(),
+            "removal": self.removal(now),
             "cache": self._stores.counters(),
             "failures": self._stores.failures(),
         }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
+from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import recover
 from npgxd.oplib.views import Views
 from npgxd.store.catalog import Catalog, FailureRow
@@ -46,6 +47,7 @@ class Stores:
         self.rounds = RoundJournal(state)
         self.views = Views(state, self.kernels, boot)
         self.leases = Leases(state, boot)
+        self.pins = Pins(state)
         self._costs = self.catalog.costs()
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
@@ -111,6 +113,7 @@ class Stores:
         try:
             if counted:
                 self.catalog.count(counted)
+            self.kernels.uses.flush()
         except StoreError as error:
             log.error("counters are not kept: %s", error)
 

@@ -53,6 +53,8 @@ class Leases:
         self._boot = boot
         self._offered: dict[str, LeaseFacts] = {}
         """Offered and not confirmed: held by this table until the client has its lock, or its session has ended."""
+        self.lately: set[str] = set()
+        """Views that were offered since this was last emptied: whoever looks through all leases bit by bit misses none of these."""
         self._count = sum(1 for _ in state.leases.iterdir())
 
     def offer(self, view: str, *, session: str, uid: int, pid: int, started: float) -> LeaseFacts:
@@ -66,6 +68,7 @@ class Leases:
             self._state.leases / facts.lease, json.dumps(text).encode(), staging=self._state.staging, durable=False
         )
         self._offered[facts.lease] = facts
+        self.lately.add(view)
         self._count += 1
         return facts
 
@@ -127,15 +130,18 @@ class Leases:
 
     def views_in_use(self) -> set[str]:
         """The views of all leases, held or offered; every view there is, if somebody holds a lease whose text cannot be read."""
-        used = {facts.view for facts in self._offered.values()}
+        return set().union(*self.each_in_use())
+
+    def each_in_use(self) -> Iterator[set[str]]:
+        """``views_in_use`` bit by bit, for a caller that has other things to do between two leases."""
+        yield {facts.view for facts in self._offered.values()}
         for path in self._state.leases.iterdir():
             facts = self._facts(path.name)
             if facts is not None:
-                used.add(facts.view)
+                yield {facts.view}
             elif self.is_held(path.name):
                 log.warning("leases/%s is held and cannot be read: no view is removed until it ends", path.name)
-                used |= {view.name for view in self._state.views.iterdir()}
-        return used
+                yield {view.name for view in self._state.views.iterdir()}
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class Views:
         self._kernels = kernels
         self._boot = boot
         self._sound: set[str] = set()
+        self.lately: set[str] = set()
+        """Views that were asked for since this was last emptied, whether they are leased yet or not."""
 
     @property
     def kernels(self) -> KernelStore:
@@ -85,8 +87,10 @@ class Views:
             digest = hashlib.sha256("\0".join((str(LAYOUT), str(generation), family, *ids)).encode()).hexdigest()
             if not os.path.lexists(self.path(digest)):
                 self._make(digest, chosen)
+                self.lately.add(digest)
                 return View(digest, self.path(digest), ids, shadowed)
             if self._is_sound(digest, chosen):
+                self.lately.add(digest)
                 return View(digest, self.path(digest), ids, shadowed)
             log.error("view %s does not hold what it should; another one is made", digest[:16])
         raise StoreError(

@@ -9,6 +9,7 @@ from npgxd.store.disk import FILE_MODE
 from npgxd.store.plain import open_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from npgxd.store.catalog import Catalog
@@ -40,6 +41,17 @@ class PackageStore:
     def name(self, digest: str) -> str:
         """The vendor's file name, or one made of the digest where it is not known any more."""
         return self._catalog.package_name(digest) or f"static_kernel_{digest[:18]}.run"
+
+    def is_named(self, digest: str, *, apart_from: Collection[str] = ()) -> bool:
+        """Whether a listed kernel, other than those, came out of this package."""
+        rows = self._catalog.read("SELECT id FROM kernels WHERE package = ?", (digest,))
+        return any(row[0] not in apart_from for row in rows)
+
+    def remove(self, digest: str) -> None:
+        """Remove a package that no kernel names; its row goes first."""
+        with self._catalog.transaction() as db:
+            db.execute("DELETE FROM packages WHERE digest = ?", (digest,))
+        self._state.disk.unlink(self.path(digest))
 
     def count(self) -> int:
         """How many there are."""

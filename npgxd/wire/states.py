@@ -51,6 +51,7 @@ class Reason(StrEnum):
     CANN_VERSION = "cann_version"
     STORE_NOT_VISIBLE = "store_not_visible"
     COMPILE_FAILED = "compile_failed"
+    NO_SPACE = "no_space"
     SHADOWED = "shadowed"
     RESTART_NEEDED = "restart_needed"
     BAD_RECORDS = "bad_records"

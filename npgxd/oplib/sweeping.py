@@ -1,0 +1,64 @@
+"""Taking things off the disk bit by bit, and the bound on what was found damaged."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from npgxd.store.state import StateDirectory
+
+_FILES: Final = 16
+"""Files that are unlinked between two yields."""
+
+
+class Step(NamedTuple):
+    """How far a long act is: what it is at, and how many of how many (0: not known)."""
+
+    what: str
+    done: int
+    total: int
+
+
+def remove_slowly(state: StateDirectory, path: Path, what: str) -> Generator[Step, None, None]:
+    """Remove a published tree: out of sight by one rename at once, then file by file."""
+    away = state.staging / f"dropped-{secrets.token_hex(8)}"
+    state.disk.move(path, away, durable=False)
+    removed = 0
+    for directory, _, files in os.walk(away, topdown=False):
+        for name in files:
+            state.disk.unlink(Path(directory, name))
+            removed += 1
+            if not removed % _FILES:
+                yield Step(what, removed, 0)
+    state.disk.remove_tree(away)
+
+
+def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Generator[Step, None, int]:
+    """Remove the oldest of what was found damaged until at most ``limit`` bytes are left; the bytes that are left."""
+    found: list[tuple[int, str, int]] = []
+    for entry in os.scandir(state.quarantine):
+        found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name, _size(Path(entry.path))))
+        yield Step("quarantine", len(found), 0)
+    total = sum(size for _, _, size in found)
+    for _, name, size in sorted(found):
+        if total <= limit:
+            break
+        total -= size
+        if not dry_run:
+            state.disk.remove_tree(state.quarantine / name)
+        yield Step("quarantine", 0, len(found))
+    return total
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of a tree."""
+    total = path.lstat().st_size
+    if path.is_dir() and not path.is_symlink():
+        for directory, _, files in os.walk(path):
+            total += sum(Path(directory, name).lstat().st_size for name in files)
+    return total
