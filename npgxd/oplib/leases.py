@@ -128,6 +128,11 @@ class Leases:
         self._count = sum(1 for _ in self._state.leases.iterdir())
         return released
 
+    def unreadable(self) -> list[tuple[str, bool]]:
+        """Lease files whose text cannot be read, and whether somebody holds them."""
+        names = sorted(path.name for path in self._state.leases.iterdir())
+        return [(name, self.is_held(name)) for name in names if self._facts(name) is None]
+
     def views_in_use(self) -> set[str]:
         """The views of all leases, held or offered; every view there is, if somebody holds a lease whose text cannot be read."""
         return set().union(*self.each_in_use())

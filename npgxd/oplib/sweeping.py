@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from npgxd.store.plain import CHUNK, chunks, open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -53,6 +56,19 @@ def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Gen
             state.disk.remove_tree(state.quarantine / name)
         yield Step("quarantine", 0, len(found))
     return total
+
+
+def digest_slowly(path: Path, what: str) -> Generator[Step, None, tuple[str, int]]:
+    """sha256 and size of a plain file, a piece at a time; StoreError if it is none."""
+    digest = hashlib.sha256()
+    size = 0
+    with open_plain(path) as fd:
+        for piece in chunks(fd, path):
+            digest.update(piece)
+            size += len(piece)
+            if len(piece) == CHUNK:
+                yield Step(what, 0, 0)
+    return digest.hexdigest(), size
 
 
 def _size(path: Path) -> int:

@@ -23,11 +23,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.index import INDEX_NAME, PackagedEntry, build_index
+from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index
 from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     from npgxd.store.kernels import KernelStore
     from npgxd.store.manifest import KernelManifest
@@ -123,6 +123,35 @@ class Views:
                 else:
                     dropped.append(path.name)
         return dropped
+
+    def examine(self, digest: str, bad: Collection[str]) -> Generator[None, None, str]:
+        """What is wrong with a view, bit by bit; empty if nothing is. ``bad``: kernels that were found damaged.
+
+        A view is not shared again without being looked at: whoever asks for it next gets a sound one, under another digest if need be.
+        """
+        self._sound.discard(digest)
+        try:
+            chosen: list[KernelManifest] = []
+            for kernel in self.kernels_of(digest):
+                if kernel in bad:
+                    return f"kernel {kernel[:16]} in it is damaged"
+                chosen.append(self._kernels.manifest(kernel))
+                yield
+            chosen.sort(key=lambda manifest: (manifest.key, manifest.id))
+            entries: list[PackagedEntry] = []
+            for manifest, place in _places(chosen):
+                for member in manifest.members:
+                    ours = self.path(digest) / _AI_CORE / place / member.name
+                    theirs = self._kernels.directory(manifest.id) / member.name
+                    if not _same_file(theirs, ours) and digest_plain(ours) != (member.sha256, member.size):
+                        return f"{member.name} in it has other bytes than its manifest says"
+                entries += [PackagedEntry(manifest.origin.op_type, str(place / f"{e.stem}.o"), e.facts) for e in manifest.entries]
+                yield
+            if read_plain(self._config(digest, chosen) / INDEX_NAME, MAX_INDEX_BYTES) != build_index(entries):
+                return "its index is not the one that was written"
+        except (StoreError, IndexError) as error:
+            return str(error)
+        return ""
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -153,6 +153,8 @@ class KernelStore:
                 problems.append(f"kernels/{kernel[:SHELF_DIGITS]}/{kernel}")
             else:
                 rows.append(row)
+        for shelf in sorted({self.directory(row.id).parent for row in rows}):
+            self._state.disk.fsync_directory(shelf)  # they were renamed; whether that reached the disk nobody can tell
         self._catalog.add_kernels(sorted(rows, key=lambda row: (row.sequence, row.id)))
         return Reconciled(adopted=len(rows), forgotten=len(listed - there.keys()), problems=tuple(problems))
 
@@ -183,12 +185,17 @@ class KernelStore:
             raise StoreError(f"kernel {kernel[:16]} is gone or damaged", hint="submit the round again; it is compiled anew")
         return manifest
 
+    def manifest(self, kernel: str) -> KernelManifest:
+        """A kernel's manifest as it is on the disk; StoreError if it cannot be read, or is another kernel's. Nothing is changed."""
+        manifest = parse_manifest(read_plain(self.directory(kernel) / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+        if manifest.id != kernel:
+            raise StoreError(f"kernel {kernel[:16]} has another kernel's manifest", path=str(self.directory(kernel)))
+        return manifest
+
     def verify(self, kernel: str) -> KernelManifest:
         """Read a kernel and compare every member with its manifest; StoreError says what is wrong."""
         directory = self.directory(kernel)
-        manifest = parse_manifest(read_plain(directory / MANIFEST_NAME, MAX_MANIFEST_BYTES))
-        if manifest.id != kernel:
-            raise StoreError(f"kernel {kernel[:16]} has another kernel's manifest", path=str(directory))
+        manifest = self.manifest(kernel)
         for member in manifest.members:
             digest, size = digest_plain(directory / member.name)
             if (digest, size) != (member.sha256, member.size):

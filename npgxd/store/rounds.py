@@ -16,6 +16,7 @@ from npgxd.store.plain import read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from npgxd.store.state import StateDirectory
 
@@ -56,6 +57,16 @@ class RoundJournal:
     def settle(self, round_id: str) -> None:
         """The round has its result; its file goes. After a crash it may come back, and is settled again."""
         self._state.disk.unlink(self._state.rounds / f"{round_id}{SUFFIX}")
+
+    def damaged(self) -> list[tuple[Path, str]]:
+        """Files that are no rounds, with what is wrong; nothing is changed."""
+        found: list[tuple[Path, str]] = []
+        for path in sorted(self._state.rounds.iterdir()):
+            try:
+                _parse(read_plain(path, _MAX_BYTES), path.name.removesuffix(SUFFIX))
+            except StoreError as error:
+                found.append((path, error.message))
+        return found
 
     def pending(self) -> list[RoundEntry]:
         """All unsettled rounds, the oldest first; what is none is moved to the quarantine, and named in the log."""
