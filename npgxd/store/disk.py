@@ -167,10 +167,10 @@ class Disk:
             os.chmod(path, mode)
 
     def fsync_directory(self, path: Path) -> None:
-        """The names in a directory reach the disk."""
+        """The names in a directory reach the disk; the state directory itself may be reached through a link."""
         self.step("fsync", path)
         with explained("fsync", path):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
@@ -276,8 +276,8 @@ class Disk:
         self.step("write", path)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(fd, mode)  # before the fsync of whoever writes here: a mode can be lost as bytes can
             yield fd
-            os.fchmod(fd, mode)
         finally:
             os.close(fd)
 

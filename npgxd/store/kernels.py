@@ -153,8 +153,11 @@ class KernelStore:
                 problems.append(f"kernels/{kernel[:SHELF_DIGITS]}/{kernel}")
             else:
                 rows.append(row)
-        for shelf in sorted({self.directory(row.id).parent for row in rows}):
-            self._state.disk.fsync_directory(shelf)  # they were renamed; whether that reached the disk nobody can tell
+        found = there if self._catalog.was_rebuilt else [row.id for row in rows]
+        for shelf in sorted({self.directory(kernel).parent for kernel in found}):
+            # They were renamed; whether that, and the shelf's mode, reached the disk nobody can tell.
+            self._state.disk.make_directory(shelf, exist_ok=True)
+            self._state.disk.fsync_directory(shelf)
         self._catalog.add_kernels(sorted(rows, key=lambda row: (row.sequence, row.id)))
         return Reconciled(adopted=len(rows), forgotten=len(listed - there.keys()), problems=tuple(problems))
 

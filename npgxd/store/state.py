@@ -61,7 +61,7 @@ class StateDirectory:
             _check_path(spelling)
         _check_mount(path)
         with explained("make the state directory", path):
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _make_place(path, disk)
             facts = path.stat()
         if facts.st_uid != os.geteuid():
             raise StateRefused(
@@ -80,6 +80,9 @@ class StateDirectory:
             store_id = _store_id(path, disk)
             if not os.path.lexists(path / "FORMAT"):
                 disk.write_file(path / "FORMAT", _FORMAT_TEXT.encode(), staging=path / "staging")
+            # What an earlier life was killed over may be seen and not be on the disk yet: it is before anything is built on it.
+            for place in (path / "kernels", path / "packages", path / "rounds", path):
+                disk.fsync_directory(place)
         except BaseException:
             os.close(lock)
             raise
@@ -97,9 +100,21 @@ class StateDirectory:
         """Move something damaged into the quarantine, with the reason in a file beside it; where it is now."""
         target = self.quarantine / f"{path.name.lstrip('.')[:120]}-{secrets.token_hex(4)}"
         self.disk.move(path, target)
-        self.disk.write_file(target.with_name(f"{target.name}.reason"), f"{reason}\n".encode(), 0o600, durable=False)
+        beside = target.with_name(f"{target.name}.reason")
+        self.disk.write_file(beside, f"{reason}\n".encode(), 0o600, staging=self.staging, durable=False)
         log.error("%s is damaged, and is now quarantine/%s: %s", path, target.name, reason)
         return target
+
+
+def _make_place(path: Path, disk: Disk) -> None:
+    """Make the directory, with those above it that are missing, so that power loss cannot take it from under what it will hold."""
+    if os.path.lexists(path / "FORMAT"):
+        return
+    for missing in reversed([place for place in (path, *path.parents) if not place.exists()]):
+        disk.make_directory(missing, exist_ok=True)
+    for place in path.resolve().parents:  # also of those that are there: a life that was killed may have made them
+        if os.access(place, os.R_OK | os.W_OK):
+            disk.fsync_directory(place)
 
 
 def _take_lock(path: Path) -> int:
