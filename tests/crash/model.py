@@ -368,12 +368,8 @@ def crashes(recorder: Recorder, *, per_moment: int, seed: str, told: Enumerated)
             told.states += 1
             story = f"event {at}: lost {[events[act].what for act in sorted(lost)]}"
             kind = CATALOGS[(told.states - 1) % len(CATALOGS)]
-            catalog = {
-                "last": catalogs[-1],
-                "first": catalogs[0],
-                "none": {},
-                "garbage": GARB,
-            }[kind]
+            garbage = dict.fromkeys(catalogs[-1], b"no database")
+            catalog = {"last": catalogs[-1], "first": catalogs[0], "none": {}, "garbage": garbage}[kind]
             yield Crash(tree, marks, f"{story}, catalog {kind}", catalog)
 
 
