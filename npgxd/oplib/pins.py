@@ -40,7 +40,8 @@ class Pins:
     def __init__(self, state: StateDirectory) -> None:
         self._state = state
         self._place = state.path / "pins"
-        state.disk.make_directory(self._place, 0o700, exist_ok=True)
+        if state.disk.make_directory(self._place, 0o700, exist_ok=True):
+            state.disk.fsync_directory(state.path)
         self._pins: dict[str, Pin] = {}
         self.problems: list[str] = []
         """Pins that could not be read at the start, and are now in the quarantine."""

@@ -304,6 +304,7 @@ class Removal:
         for row in going:
             if os.path.lexists(self._kernels.directory(row.id)):
                 self._state.disk.move(self._kernels.directory(row.id), away / row.id, durable=False)
+        self._state.disk.fsync_directory(away)  # else power loss could undo a rename, and not what was then unlinked
         for row in going:
             self._state.disk.remove_tree(away / row.id)
             yield Step("removing", 0, 0)

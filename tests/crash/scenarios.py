@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from npgxd.errors import NpgxError
+from npgxd.oplib.pins import Pins
+from npgxd.oplib.removal import Budget, Marks, Removal
+from npgxd.oplib.sweeping import Step
 from tests.crash.ground import AFTER, Ground, recovered_twice, wrong_after
-from tests.store.made import digest, round_entry
+from tests.store.made import digest, making, round_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 NAMES = ("a", "b", "c")
@@ -210,6 +213,46 @@ class SetAside(Publish):
         return problems + super().check(root, frozenset())
 
 
+class Removed(Publish):
+    """Three kernels with a run package; one is pinned, and removal takes all that it may."""
+
+    def prepare(self, root: Path) -> None:
+        ground = self.opened(root)
+        staged = ground.house.state.staging / "p.run"
+        ground.house.state.disk.write_file(staged, Package.BYTES)
+        ground.house.packages.publish(staged, making().package, "p.run")
+        ground.publish({"a": b"A", "b": b"B", "c": b"C"})
+        ground.close()
+
+    def act(self, root: Path, mark: Callable[[str], None]) -> None:
+        ground = self.opened(root)
+        state, house = ground.house.state, ground.house
+        pins = Pins(state)
+        pins.put("keep", [digest("a")], 1.0)
+        mark("pinned")
+        mark("removing")
+        removal = Removal(state, ground.views, ground.leases, house.packages, pins)
+        for _ in removal.collect(Budget(max_bytes=1), _nothing_marked, lambda _row: False):
+            pass
+        mark("removed")
+        ground.close()
+
+    def lost(self, ground: Ground, marks: frozenset[str]) -> list[str]:
+        problems = []
+        if "pinned" in marks and Pins(ground.house.state).keys() != {digest("a")}:
+            problems.append("the pin")
+        kept = {"a"} if "removing" in marks else {"a", "b", "c"}
+        problems += [name for name in sorted(kept) if ground.content(name) is None]
+        if ground.content("a") is not None and not ground.house.packages.path(making().package).exists():
+            problems.append("the package of a kernel that is kept")
+        return problems
+
+
+def _nothing_marked() -> Generator[Step, None, Marks]:
+    yield Step("leases", 0, 0)
+    return Marks()
+
+
 SCENARIOS: dict[str, type[Scenario]] = {
     "creation": Creation,
     "publish": Publish,
@@ -218,4 +261,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "journal": Journal,
     "cold-round": ColdRound,
     "set-aside": SetAside,
+    "removal": Removed,
 }

@@ -31,4 +31,4 @@ def test_fc07_whatever_a_power_loss_leaves_nothing_is_torn_and_nothing_acknowled
     print(f"{name}: {told.states} states at {told.moments} moments, {told.exhaustive} of them in full; {told.legal:.3g} allowed")
     assert looked.strangers == [], "every act on the state goes through the disk module"
     assert told.states >= FEWEST_STATES
-    assert looked.wrong[:SHOWN] == [], f"{len(looked.wrong)} of {told.states} states"
+    assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {told.states} states", *looked.wrong[:SHOWN]))
