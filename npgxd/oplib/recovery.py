@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from npgxd.errors import StoreError
@@ -52,7 +53,11 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
     def remove(path: Path) -> bool:
         return attempt(lambda: state.disk.remove_tree(path), str(path))
 
-    staged = sum(remove(path) for path in sorted(state.staging.iterdir()))
+    # What was renamed to here to be removed must not come back, without its files, by a later power loss.
+    left = sorted(state.staging.iterdir())
+    for place in (state.staging, *(path for path in left if path.is_dir() and not path.is_symlink())) if left else ():
+        attempt(partial(state.disk.fsync_directory, place), str(place))
+    staged = sum(remove(path) for path in left)
     places = (state.path, state.kernels, state.packages, state.leases, state.rounds)
     temporary = sum(remove(path) for place in places for path in sorted(place.glob(f"{TEMPORARY_PREFIX}*")))
     released: list[object] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -10,14 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.store import disk
-from tests.crash.model import Enumerated, Recorder, crashes, materialise
+from tests.crash.model import Crash, Enumerated, Killed, Recorder, crashes, materialise, path_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pytest
 
     from tests.crash.scenarios import Scenario
 
 SHOWN = 5
+MOST_ACTS = 2000
 
 
 @dataclass(slots=True)
@@ -30,28 +35,73 @@ class Looked:
 
 
 def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int) -> Looked:
-    """Everything that is wrong, with the story of how it came about."""
+    """Every moment of one life: everything that is wrong, with the story of how it came about."""
     looked = Looked()
-    memory = Path("/dev/shm")  # thousands of fsyncs that nobody needs there; any directory would do
-    with tempfile.TemporaryDirectory(prefix="npgxd-crash-", dir=memory if os.access(memory, os.W_OK) else None) as name:
-        place = Path(name)
-        root = place / "real"
-        root.mkdir()
-        scenario.prepare(root)
-        recorder = Recorder(root)
+    with _place() as place:
+        recorder = _prepared(scenario, place)
         with patch.context() as patched:
             patched.setattr(disk, "os", recorder)
-            scenario.act(root, recorder.mark)
+            scenario.act(recorder.root, recorder.mark)
         looked.strangers = recorder.strangers()
-        for number, crash in enumerate(crashes(recorder, per_moment=per_moment, seed=seed, told=looked.told)):
-            found = place / f"{number}"
-            found.mkdir()
-            materialise(crash, found)
-            try:
-                problems = scenario.check(found, crash.marks)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, it is a finding, and it needs its story
-                problems = [f"{type(error).__name__}: {error}"]
-            if problems:
-                looked.wrong.append(f"{crash.story}; acknowledged {sorted(crash.marks)}: {problems}")
-            shutil.rmtree(found)
+        _look_at_all(looked, scenario, place, crashes(recorder, per_moment=per_moment, seed=seed, told=looked.told))
     return looked
+
+
+def look_at_two_lives(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int, stride: int) -> Looked:
+    """The first life is killed at each ``stride``-th act, the next does it all again, and then the power fails.
+
+    What the first one did not force to the disk is still not there, unless the second has seen to it.
+    """
+    looked = Looked()
+    for kill_at in range(1, MOST_ACTS, stride):
+        with _place() as place:
+            recorder = _prepared(scenario, place)
+            recorder.lives = kill_at
+            with patch.context() as patched:
+                patched.setattr(disk, "os", recorder)
+                try:
+                    scenario.act(recorder.root, recorder.mark)
+                except Killed:
+                    _let_go_of_locks(recorder.root)
+                else:
+                    return looked
+                since, recorder.lives = len(recorder.events), float("inf")
+                scenario.act(recorder.root, recorder.mark)
+            found = crashes(recorder, per_moment=per_moment, seed=f"{seed} {kill_at}", told=looked.told, since=since)
+            _look_at_all(looked, scenario, place, found, f"killed before act {kill_at}, then ")
+    raise AssertionError(f"more than {MOST_ACTS} acts")
+
+
+def _place() -> tempfile.TemporaryDirectory[str]:
+    memory = Path("/dev/shm")  # thousands of fsyncs that nobody needs there; any directory would do
+    return tempfile.TemporaryDirectory(prefix="npgxd-crash-", dir=memory if os.access(memory, os.W_OK) else None)
+
+
+def _prepared(scenario: Scenario, place: str) -> Recorder:
+    root = Path(place, "real")
+    root.mkdir()
+    scenario.prepare(root)
+    return Recorder(root)
+
+
+def _look_at_all(looked: Looked, scenario: Scenario, place: str, found: Iterable[Crash], before: str = "") -> None:
+    for number, crash in enumerate(found):
+        root = Path(place, f"{number}")
+        root.mkdir()
+        materialise(crash, root)
+        try:
+            problems = scenario.check(root, crash.marks)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is a finding, and it needs its story
+            problems = [f"{type(error).__name__}: {error}"]
+        if problems:
+            looked.wrong.append(f"{before}{crash.story}; acknowledged {sorted(crash.marks)}: {problems}")
+        shutil.rmtree(root)
+
+
+def _let_go_of_locks(root: Path) -> None:
+    """As the end of a process does."""
+    gc.collect()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if path_of(int(name)) == f"{root}/state/instance.lock":
+                os.close(int(name))

@@ -102,6 +102,10 @@ class Crash:
     catalog: Mapping[str, bytes]
 
 
+class Killed(BaseException):
+    """The process was killed: it does nothing any more, not even clean up."""
+
+
 @dataclass(slots=True)
 class Recorder:
     """The ``os`` module as ``npgxd.store.disk`` sees it, which writes down what happens below ``root``."""
@@ -114,6 +118,8 @@ class Recorder:
     first: dict[int, Version] = field(default_factory=dict)
     first_live: dict[int, dict[str, int]] = field(default_factory=dict)
     first_catalog: dict[str, bytes] = field(default_factory=dict)
+    lives: float = float("inf")
+    """How many more acts the process lives for."""
     _catalog_stamp: object = None
 
     def __post_init__(self) -> None:
@@ -145,6 +151,7 @@ class Recorder:
     # ---- the acts ----------------------------------------------------------------------------------------------------
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        self._live_on()
         found = self._find(path, dir_fd)
         fd = os.open(path, flags, mode, dir_fd=dir_fd)
         if found is not None and flags & (os.O_CREAT | os.O_TRUNC):
@@ -158,6 +165,7 @@ class Recorder:
         return fd
 
     def write(self, fd: int, data: Any) -> int:
+        self._live_on()
         done = os.write(fd, data)
         path = path_of(fd)
         found = self._find(path, None)
@@ -166,6 +174,7 @@ class Recorder:
         return done
 
     def fsync(self, fd: int) -> None:
+        self._live_on()
         os.fsync(fd)
         path = path_of(fd)
         if path == str(self.root):
@@ -176,14 +185,17 @@ class Recorder:
     fdatasync = fsync
 
     def fchmod(self, fd: int, mode: int) -> None:
+        self._live_on()
         os.fchmod(fd, mode)
         self._mode(path_of(fd), None)
 
     def chmod(self, path: Any, mode: int, *, dir_fd: int | None = None) -> None:
+        self._live_on()
         os.chmod(path, mode, dir_fd=dir_fd)
         self._mode(path, dir_fd)
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        self._live_on()
         os.mkdir(path, mode, dir_fd=dir_fd)
         found = self._find(path, dir_fd)
         if found is not None:
@@ -193,6 +205,7 @@ class Recorder:
             self._names("mkdir", (found[0], found[1], new), home=found[0])
 
     def rename(self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        self._live_on()
         before, after = self._find(source, src_dir_fd), self._find(target, dst_dir_fd)
         os.rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if before is not None and after is not None:
@@ -203,12 +216,14 @@ class Recorder:
     replace = rename
 
     def link(self, source: Any, target: Any, *, follow_symlinks: bool = True) -> None:
+        self._live_on()
         before, after = self._find(source, None), self._find(target, None)
         os.link(source, target, follow_symlinks=follow_symlinks)
         if before is not None and after is not None:
             self._names("link", (after[0], after[1], before[2]), home=after[0])
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self._live_on()
         found = self._find(path, dir_fd)
         os.unlink(path, dir_fd=dir_fd)
         if found is not None:
@@ -217,12 +232,18 @@ class Recorder:
     remove = unlink
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        self._live_on()
         found = self._find(path, dir_fd)
         os.rmdir(path, dir_fd=dir_fd)
         if found is not None:
             self._names("rmdir", (found[0], found[1], None), home=found[0])
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _live_on(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
 
     def _take(self, path: Path, number: int, links: dict[tuple[int, int], int]) -> None:
         self.versions[number] = Version(None, path.lstat().st_mode)
@@ -340,11 +361,16 @@ class Enumerated:
     """Combinations that the model allows, before equal states are taken together."""
 
 
-def crashes(recorder: Recorder, *, per_moment: int, seed: str, told: Enumerated) -> Iterator[Crash]:
-    """The states that may be found: all of them at moments with up to ``per_moment`` combinations, else a seeded sample."""
+def crashes(recorder: Recorder, *, per_moment: int, seed: str, told: Enumerated, since: int | None = None) -> Iterator[Crash]:
+    """The states that may be found: all of them at moments with up to ``per_moment`` combinations, else a seeded sample.
+
+    With ``since``, only right after marks from that event on, and at the end.
+    """
     seen: set[tuple[str, frozenset[str]]] = set()
     events = recorder.events
     moments = [at for at, event in enumerate(events) if isinstance(event, (Synced, Mark))] + [len(events)]
+    if since is not None:
+        moments = [at + 1 for at, event in enumerate(events) if isinstance(event, Mark) and at >= since] + [len(events)]
     for at in moments:
         told.moments += 1
         past = events[:at]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.looking import SHOWN, look
+from tests.crash.looking import SHOWN, look, look_at_two_lives
 from tests.crash.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PER_MOMENT = int(os.environ.get("NPGXD_CRASH_STATES", "24"))
 """States looked at for each moment of a scenario at most; all of them where there are no more."""
 FEWEST_STATES = 10
+STRIDES = {"publish": 3, "cold-round": 5, "removal": 2}
+"""In long scenarios every few acts are enough for each run of the suite."""
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
@@ -32,3 +34,15 @@ def test_fc07_whatever_a_power_loss_leaves_nothing_is_torn_and_nothing_acknowled
     assert looked.strangers == [], "every act on the state goes through the disk module"
     assert told.states >= FEWEST_STATES
     assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {told.states} states", *looked.wrong[:SHOWN]))
+
+
+@pytest.mark.parametrize("name", ["creation", "publish", "journal", "cold-round", "removal", "package"])
+def test_a_kill_then_a_start_then_power_loss_and_what_was_acknowledged_after_the_start_is_there(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    stride = 1 if PER_MOMENT > 24 else STRIDES.get(name, 1)
+    looked = look_at_two_lives(SCENARIOS[name](), name, monkeypatch, per_moment=PER_MOMENT // 8, stride=stride)
+    print(f"{name}: {looked.told.states} states at {looked.told.moments} moments, killed before each {stride}. act")
+    assert looked.told.states >= FEWEST_STATES
+    assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {looked.told.states} states", *looked.wrong[:SHOWN]))
