@@ -221,6 +221,15 @@ class KernelStore:
         """A kernel was found damaged: it is set aside with the reason, and compiled again when it is needed."""
         self._set_aside(kernel, error)
 
+    def recheck(self, kernel: str) -> bool:
+        """Whether a kernel still has the bytes of its manifest; one that has not is set aside, and is missing from now on."""
+        try:
+            self.verify(kernel)
+        except StoreError as error:
+            self._set_aside(kernel, error)
+            return False
+        return True
+
     def _serve(self, kernel: str) -> KernelManifest | None:
         manifest = self._recent.get(kernel)
         try:

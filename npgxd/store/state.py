@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import AlreadyRunning, StateRefused, StoreError
 from npgxd.store.disk import DISK, TEMPORARY_PREFIX, Disk, explained
+from npgxd.store.migrate import MIGRATIONS, Migration, check_way, format_text, migrate
 from npgxd.store.mounts import mount_of
 from npgxd.store.plain import read_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-_FORMAT_TEXT: Final = f"npgxd-state {FORMAT}\n"
 _MAX_PATH: Final = 3000
 _PUBLIC: Final = ("kernels", "packages", "views", "leases")
 _PRIVATE: Final = ("rounds", "jobs", "staging", "quarantine")
@@ -50,8 +51,8 @@ class StateDirectory:
         self.catalog = path / "catalog.sqlite"
 
     @classmethod
-    def open(cls, path: Path, *, disk: Disk = DISK) -> StateDirectory:
-        """Lock ``path``, make what is missing in it, and refuse, untouched, what this version does not know.
+    def open(cls, path: Path, *, disk: Disk = DISK, migrations: Mapping[int, Migration] = MIGRATIONS) -> StateDirectory:
+        """Lock ``path``, make what is missing in it, bring an older format up to date, and refuse, untouched, what is not known.
 
         Raises:
             AlreadyRunning: another daemon owns it. StateRefused: a newer or unknown format, or no place to keep state safely.
@@ -68,10 +69,10 @@ class StateDirectory:
                 f"the state directory {path} belongs to uid {facts.st_uid}, this process runs as uid {os.geteuid()}",
                 hint="chown it to the daemon's user, or set another state_dir",
             )
-        _check_format(path)  # before the lock file, which is the first thing to be touched
+        _check_format(path, migrations)  # before the lock file, which is the first thing to be touched
         lock = _take_lock(path)
         try:
-            _check_format(path)
+            migrate(path, _check_format(path, migrations), FORMAT, disk, migrations)
             disk.set_mode(path, 0o755)
             for name in _PUBLIC:
                 disk.make_directory(path / name, 0o755, exist_ok=True)
@@ -79,7 +80,7 @@ class StateDirectory:
                 disk.make_directory(path / name, 0o700, exist_ok=True)
             store_id = _store_id(path, disk)
             if not os.path.lexists(path / "FORMAT"):
-                disk.write_file(path / "FORMAT", _FORMAT_TEXT.encode(), staging=path / "staging")
+                disk.write_file(path / "FORMAT", format_text(FORMAT).encode(), staging=path / "staging")
             # What an earlier life was killed over may be seen and not be on the disk yet: it is before anything is built on it.
             for place in (path / "kernels", path / "packages", path / "rounds", path):
                 disk.fsync_directory(place)
@@ -136,8 +137,8 @@ def _take_lock(path: Path) -> int:
     return fd
 
 
-def _check_format(path: Path) -> None:
-    """StateRefused unless ``path`` has our format, or nothing that is not ours."""
+def _check_format(path: Path, migrations: Mapping[int, Migration]) -> int:
+    """The format of what is there (ours, where there is nothing); StateRefused unless we can read it or bring it to ours."""
     try:
         text = read_plain(path / "FORMAT", 100).decode(errors="replace")
     except StoreError as error:
@@ -152,15 +153,18 @@ def _check_format(path: Path) -> None:
                 f"{path} is not a state directory of npgxd, and not empty (it holds {strangers[0]!r}): nothing in it was touched",
                 hint="set state_dir to a directory of its own",
             ) from None
-        return
-    if text == _FORMAT_TEXT:
-        return
+        return FORMAT
+    if text == format_text(FORMAT):
+        return FORMAT
     word, _, number = text.strip().partition(" ")
     if word == "npgxd-state" and number.isdigit() and int(number) > FORMAT:
         raise StateRefused(
             f"{path} has state format {number}, this npgxd knows {FORMAT}: nothing in it was touched",
             hint="run the newer npgxd that made it, or set another state_dir",
         )
+    if word == "npgxd-state" and number.isdigit() and text == format_text(int(number)):
+        check_way(path, int(number), FORMAT, migrations)
+        return int(number)
     raise StateRefused(
         f"{path} is of an unknown format ({text.strip()[:60]!r}): nothing in it was touched", hint="set another state_dir"
     )

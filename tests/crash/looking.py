@@ -101,7 +101,7 @@ def _look_at_all(looked: Looked, scenario: Scenario, place: str, found: Iterable
 def _let_go_of_locks(root: Path) -> None:
     """As the end of a process does."""
     gc.collect()
-    for name in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if path_of(int(name)) == f"{root}/state/instance.lock":
-                os.close(int(name))
+            if path_of(int(link.name)) == f"{root}/state/instance.lock":
+                os.close(int(link.name))
