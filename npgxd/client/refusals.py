@@ -87,7 +87,7 @@ def settled_outcome(settled: RoundProgress, fetched: Fetched) -> Outcome:
 
 def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
     match result.reason:
-        case Reason.COMPILE_FAILED:
+        case Reason.COMPILE_FAILED | Reason.NO_SPACE | Reason.STORE_FAILED if result.failures:
             return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels could not be compiled: " + _first(
                 result.failures
             ), "npgxctl status lists failures; these operators run with dynamic kernels"
@@ -102,7 +102,7 @@ def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
                 "these operators are not covered",
             )
         case _:
-            return "", ""
+            return result.detail, ""
 
 
 def _first(failures: tuple[Failure, ...]) -> str:

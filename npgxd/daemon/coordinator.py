@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from npgxd.daemon.assembly import Assembly
 from npgxd.daemon.flights import Flights, GivenUp, Try
-from npgxd.daemon.groups import Group, Standing, closes_at, expected_size
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
-from npgxd.errors import StoreError
+from npgxd.daemon.windows import Windows
+from npgxd.errors import StoreError, ToolchainError
 from npgxd.store.rounds import RoundEntry
 from npgxd.wire.messages import CompileOptions, RankInfo, Rejected, Submit
-from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
+from npgxd.wire.states import KeyOutcome, Reason, RoundState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from npgxd.daemon.config import Config
+    from npgxd.daemon.groups import Group
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
@@ -34,6 +36,10 @@ log = logging.getLogger(__name__)
 
 MAX_ROUNDS_PER_UID = 512
 """Unsettled rounds of one user; more are refused."""
+TAKE_UP_S = 5.0
+"""How often a toolchain is looked for while accepted rounds wait for one."""
+RENEWALS = 3
+"""How often a round starts over because its toolchain moved, or a kernel turned out damaged."""
 VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
 KEPT_ROUNDS = 1024
@@ -50,8 +56,10 @@ class Coordinator:
         self._sessions = sessions
         self.flights = Flights(config.compile.attempts)
         self.rounds: dict[str, Round] = {}
-        self.groups: dict[str, Group] = {}
-        self._open_group: dict[str, Group] = {}
+        self._windows = Windows(sessions, config.group)
+        self._assembly = Assembly(stores, sessions)
+        self._postponed: list[RoundEntry] = []
+        self._take_up_at = float("inf")
         self.changed: set[str] = set()
         """Rounds about which their followers are to be told something."""
 
@@ -67,65 +75,81 @@ class Coordinator:
                 "LIMIT", f"user {session.peer.uid} has {MAX_ROUNDS_PER_UID} unsettled rounds", hint="wait for some of them"
             )
         self._keyer.refresh(now)
-        records, rejected = self._keyer.parse(raw)
-        keyed = self._keyer.needs(records, submit.options, session.peer.uid)
-        taken = Round(
-            id=submit.round,
+        entry = RoundEntry(
+            round=submit.round,
             uid=session.peer.uid,
-            session=session.id,
+            gid=session.peer.gid,
+            pid=session.peer.pid,
             job=session.job,
-            rank=session.rank,
+            rank=asdict(session.rank),
             graph=submit.graph,
-            options=submit.options,
+            options=asdict(submit.options),
             recompile=submit.recompile,
-            records=len(raw),
-            rejected=tuple(Rejected(item.name, item.reason[:300]) for item in rejected),
-            needs={need.key: need for need in reversed(keyed)},
-            accepted_at=now,
+            records=tuple(raw),
+            accepted_at=time.time(),
         )
+        taken = self._round(entry, session.id, now)
         session.round = taken.id
         self._stores.count(rounds=1, records=len(raw))
         if not submit.recompile:
             self._settle_known(taken)
         if taken.open_keys:
-            self._stores.rounds.accept(_entry(taken, session))
-            taken.durable = True
+            self._make_durable(taken)
         self._admit(taken, now)
         self._join_group(taken, session, now)
         return taken
 
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:
-        """Take up the rounds that an earlier life accepted and did not settle; their number."""
-        count = 0
-        for entry in entries:
-            records, rejected = self._keyer.parse(entry.records)
-            options = CompileOptions.parse(dict(entry.options))
-            keyed = self._keyer.needs(records, options, entry.uid)
-            taken = Round(
-                id=entry.round,
-                uid=entry.uid,
-                session="",
-                job=entry.job,
-                rank=RankInfo.parse(dict(entry.rank)),
-                graph=entry.graph,
-                options=options,
-                recompile=entry.recompile,
-                records=len(entry.records),
-                rejected=tuple(Rejected(item.name, item.reason[:300]) for item in rejected),
-                needs={need.key: need for need in reversed(keyed)},
-                accepted_at=now,
-                durable=True,
-            )
-            if not entry.recompile:
+        """Take up the rounds that an earlier life accepted and did not settle; their number. Without a toolchain they wait for one."""
+        self._postponed += entries
+        return self._take_up(now)
+
+    def _take_up(self, now: float) -> int:
+        taken_up = 0
+        left, self._postponed = self._postponed, []
+        for entry in left:
+            try:
+                taken = self._round(entry, "", now)
+            except ToolchainError as error:
+                if not self._postponed:
+                    log.warning("an accepted round waits for a toolchain: %s", error)
+                self._postponed.append(entry)
+                continue
+            taken.durable = True
+            if not taken.recompile:
                 self._settle_known(taken)
             self._admit(taken, now)
-            group = Group(id=f"{taken.job}-{taken.id[:8]}", job=taken.job, opened_at=now, expected=None)
-            group.add(taken.id, "", now)
-            taken.group = group.id
-            self.groups[group.id] = group
-            self._close(group, now)
-            count += 1
-        return count
+            self._close(self._windows.alone(taken, now), now)
+            taken_up += 1
+        self._take_up_at = now + TAKE_UP_S if self._postponed else float("inf")
+        return taken_up
+
+    def _round(self, entry: RoundEntry, session: str, now: float) -> Round:
+        """A round as submitted, or as an earlier life wrote it down. ToolchainError if its keys cannot be told."""
+        records, rejected = self._keyer.parse(entry.records)
+        options = CompileOptions.parse(dict(entry.options))
+        keyed = self._keyer.needs(records, options, entry.uid)
+        return Round(
+            id=entry.round,
+            uid=entry.uid,
+            session=session,
+            job=entry.job,
+            rank=RankInfo.parse(dict(entry.rank)),
+            graph=entry.graph,
+            options=options,
+            recompile=entry.recompile,
+            records=len(entry.records),
+            rejected=tuple(Rejected(item.name, item.reason[:300]) for item in rejected),
+            needs={need.key: need for need in reversed(keyed)},
+            accepted_at=now,
+            entry=replace(entry, records=tuple((need.record.name, need.record.canonical) for need in keyed)),
+        )
+
+    def _make_durable(self, taken: Round) -> None:
+        """Into the journal, on the disk when this returns; StoreError if that cannot be."""
+        if not taken.durable and taken.entry is not None:
+            self._stores.rounds.accept(taken.entry)
+            taken.durable = True
 
     def adopt(self, known: Round, session: Session, now: float) -> Round:
         """A process asks again for a round, perhaps on a new connection: it is that session's round from now on."""
@@ -134,6 +158,7 @@ class Coordinator:
         known.session = session.id
         session.round = known.id
         if known.result is not None and known.result.view is not None and known.result.view not in self._stores.views:
+            known.result = None
             self._settle(known, now)  # its view went with its first connection: make it anew
         return known
 
@@ -153,75 +178,51 @@ class Coordinator:
         for old in settled[: max(0, len(settled) - KEPT_ROUNDS)]:
             if now - old.settled_at > self._config.group.recording_s:
                 self.rounds.pop(old.id, None)
-                self._drop_group(old)
-
-    def _drop_group(self, old: Round) -> None:
-        group = self.groups.get(old.group)
-        if group is not None and not any(member in self.rounds for member in group.rounds):
-            del self.groups[group.id]
+                self._windows.forget(old, self.rounds)
 
     # ---- groups ------------------------------------------------------------------------------------------------------
 
     def _join_group(self, taken: Round, session: Session, now: float) -> None:
-        group = self._open_group.get(taken.job)
-        if group is None or session.id in group.sessions:
-            if group is not None:
-                self._close(group, now)
-            group = Group(id=f"{taken.job}-{taken.id[:8]}", job=taken.job, opened_at=now, expected=None)
-            self._open_group[taken.job] = self.groups[group.id] = group
-        group.add(taken.id, session.id, now)
-        taken.group = group.id
-        group.expected = self.expected(taken.job)[0]
+        full = self._windows.join(taken, session, now)
+        if full is not None:
+            self._close(full, now)
         if not taken.open_keys:
             self._settle(taken, now)  # a full hit never waits; local rank 0 may still ask for its group's records
         self.tick(now)
 
     def expected(self, job: str) -> tuple[int | None, str]:
         """How many ranks a job has on this node, and a note for them when that cannot be told."""
-        stated = [session.rank.local_world_size for session in self._sessions.of_job(job)]
-        size, note = expected_size(list(stated), self._config.group.local_world_size)
-        alone = len(stated) <= 1 and all((s.rank.world_size or 1) <= 1 for s in self._sessions.of_job(job))
-        return size, "" if alone else note
-
-    def _closing(self, group: Group) -> float:
-        others = [session for session in self._sessions.of_job(group.job) if session.id not in group.sessions]
-        recording = tuple(s.state_since for s in others if s.state is ClientState.RECORDING)
-        return closes_at(group, Standing(connected=len(others), recording_since=recording), self._config.group)
+        return self._windows.expected(job)
 
     def tick(self, now: float) -> float:
-        """Close the windows whose time has come; when the next one closes (``inf``: none is open)."""
-        next_close = float("inf")
-        for group in list(self._open_group.values()):
-            closing = self._closing(group)
-            if closing <= now:
-                self._close(group, now)
-            else:
-                next_close = min(next_close, closing)
-        return next_close
-
-    def close_all(self, now: float) -> None:
-        """Close every window (the daemon stops)."""
-        for group in list(self._open_group.values()):
+        """Close the windows whose time has come; when there is something to do next (``inf``: not before something happens)."""
+        if now >= self._take_up_at:
+            self._keyer.find_if_missing()
+            self._take_up(now)
+        for group in self._windows.due(now):
             self._close(group, now)
+        return min(self._take_up_at, self._windows.next_close())
 
     def _close(self, group: Group, now: float) -> None:
         """The group is complete, or is not waited for any longer: its missing keys go to the workers, its known ones are settled."""
-        group.closed = True
-        if self._open_group.get(group.job) is group:
-            del self._open_group[group.job]
+        self._windows.close(group)
         for member in group.rounds:
-            waiting = self.rounds[member]
-            if waiting.result is not None:
+            waiting = self.rounds.get(member)
+            if waiting is None or waiting.result is not None:
                 continue
             if not waiting.recompile:
                 self._settle_known(waiting)  # another group may have finished some of them meanwhile
-            waiting.state = RoundState.QUEUED
-            self.changed.add(waiting.id)
-            for key in waiting.open_keys:
-                if not self.flights.join(key, waiting.id):
-                    self.flights.add(waiting.needs[key], waiting.id)
-            if not waiting.open_keys:
-                self._settle(waiting, now)
+            self._queue(waiting, now)
+
+    def _queue(self, waiting: Round, now: float) -> None:
+        """Its open keys are in flight from now on; without any it is settled."""
+        waiting.state = RoundState.QUEUED
+        self.changed.add(waiting.id)
+        for key in waiting.open_keys:
+            if not self.flights.join(key, waiting.id):
+                self.flights.add(waiting.needs[key], waiting.id)
+        if not waiting.open_keys:
+            self._settle(waiting, now)
 
     # ---- what the workers tell ---------------------------------------------------------------------------------------
 
@@ -261,6 +262,13 @@ class Coordinator:
             touched |= lost.flight.waiters
         self._finish(touched & self.rounds.keys(), now)
 
+    def moved(self, keys: Iterable[str], now: float) -> None:
+        """The toolchain changed under these keys: whoever waits for them needs other ones."""
+        flights = [flight for flight in map(self.flights.landed, keys) if flight is not None]
+        for name in {waiter for flight in flights for waiter in flight.waiters} & self.rounds.keys():
+            if self.rounds[name].result is None:
+                self._queue(self.rounds[name], now)
+
     def no_space(self, reason: str, now: float) -> None:
         """Nothing can be compiled for lack of space: whoever waits is told, and what was published stays."""
         touched: set[str] = set()
@@ -277,7 +285,10 @@ class Coordinator:
         need = lost.flight.need
         log.warning("%s has no kernel: %s", need.record.op_type, lost.reason)
         if lost.remember:
-            self._stores.remember_failure(lost)
+            try:
+                self._stores.remember_failure(lost)
+            except StoreError as error:
+                log.error("this failure is not remembered: %s", error)
         for waiter in lost.flight.waiters:
             if waiter in self.rounds:
                 self.rounds[waiter].settle_key(need.key, Settlement(lost.outcome, reason=lost.reason))
@@ -292,16 +303,30 @@ class Coordinator:
     # ---- settling ----------------------------------------------------------------------------------------------------
 
     def _settle(self, done: Round, now: float) -> None:
-        """Every key has its outcome: assemble the view of what this process does not have yet, and tell."""
-        assembled = self._assemble(done)
-        group = self.groups.get(done.group)
-        gathered = sum(len(self.rounds[m].needs) for m in group.rounds if m in self.rounds) if group is not None else 0
-        done.result = result_of(done, assembled, gathered)
+        """Every key has its outcome: assemble the view of what this process does not have yet, and tell.
+
+        What turns out stale or damaged just now is asked for anew, a bounded number of times, and the round waits for it.
+        """
+        if self._renew(done):
+            self._queue(done, now)
+            return
+        try:
+            assembled = self._assembly.of(done)
+        except StoreError as error:
+            if self._mend(done):
+                self._queue(done, now)
+                return
+            log.error("round %s has no view: %s", done.id[:8], error)
+            assembled = Assembled(None, 0, {}, problem=error.message)
+        done.result = result_of(done, assembled, gathered=len(self.gathered(done)))
         done.state = RoundState.SETTLED
         done.settled_at = now
         self._stores.count(hits=done.result.hits, failed=done.result.failed)
         if done.durable:
-            self._stores.rounds.settle(done.id)
+            try:
+                self._stores.rounds.settle(done.id)
+            except StoreError as error:
+                log.error("round %s is settled again at the next start: %s", done.id[:8], error)
             done.durable = False
         self.changed.add(done.id)
         log.info(
@@ -316,42 +341,49 @@ class Coordinator:
             done.result.failed,
         )
 
-    def _assemble(self, done: Round) -> Assembled:
-        session = next((s for s in self._sessions if s.id == done.session), None)
-        loaded = session.loaded if session is not None else {}
-        wanted: list[KernelManifest] = []
-        shadowed: dict[str, Reason] = {}
-        digests: dict[str, None] = {}
-        for key, settlement in done.settlements.items():
-            if not settlement.kernel:
-                continue
-            manifest = self._stores.kernels.get(settlement.kernel)
-            digests[manifest.package] = None
-            taken = {loaded[name] for name in manifest.simplified_keys if name in loaded}
-            if taken - {manifest.id}:
-                shadowed[key] = self._why_shadowed(manifest, taken - {manifest.id})
-            if not taken:
-                wanted.append(manifest)
-        packages = tuple(package for package in map(self._stores.package, digests) if package is not None)
-        if not wanted:
-            return Assembled(None, 0, shadowed, packages)
+    def _renew(self, done: Round) -> bool:
+        """Give every need whose toolchain has moved since its new key; whether one of those is to be waited for."""
+        stale = {key: need for key, need in done.needs.items() if not self._keyer.is_current(need)}
+        if not stale:
+            return False
         try:
-            view = self._stores.views.assemble(wanted)
-        except StoreError as error:
-            log.error("cannot assemble a view: %s", error)
-            raise Refused("INTERNAL", f"cannot assemble a view: {error.message}", hint=error.hint) from error
-        shadowed |= dict.fromkeys(view.shadowed, Reason.SHADOWED)
-        return Assembled(view.digest, len(view.kernels), shadowed, packages)
+            fresh = self._keyer.needs([need.record for need in stale.values()], done.options, done.uid)
+        except ToolchainError as error:
+            fresh, reason = [], str(error)
+        else:
+            reason = "the toolchain keeps changing"
+        if not fresh or done.renewals >= RENEWALS:
+            done.settlements |= {key: Settlement(KeyOutcome.FAILED, reason=reason) for key in stale}
+            return False
+        done.renewals += 1
+        for key, need in zip(stale, fresh, strict=True):
+            del done.needs[key]
+            done.settlements.pop(key, None)
+            done.needs[need.key] = need
+        if not done.recompile:
+            self._settle_known(done)
+        return self._waits_again(done)
 
-    def _why_shadowed(self, wanted: KernelManifest, loaded: set[str]) -> Reason:
-        """A process that has loaded an older kernel of the same record gets the newer one by a restart; of another record, never."""
-        for kernel in loaded:
-            try:
-                if self._stores.kernels.get(kernel).origin.record_digest != wanted.origin.record_digest:
-                    return Reason.SHADOWED
-            except StoreError:
-                continue  # it is gone from the store, and stays loaded there
-        return Reason.RESTART_NEEDED
+    def _mend(self, done: Round) -> bool:
+        """Take back kernels that are no longer what they were; whether they are to be waited for, compiled anew."""
+        lost = [key for key, told in done.settlements.items() if told.kernel and not self._stores.kernels.recheck(told.kernel)]
+        if not lost or done.renewals >= RENEWALS:
+            return False
+        done.renewals += 1
+        for key in lost:
+            del done.settlements[key]
+        return self._waits_again(done)
+
+    def _waits_again(self, done: Round) -> bool:
+        if not done.open_keys:
+            return False
+        try:
+            self._make_durable(done)
+        except StoreError as error:
+            told = Settlement(KeyOutcome.FAILED, reason=error.message, why=Reason.STORE_FAILED)
+            done.settlements |= dict.fromkeys(done.open_keys, told)
+            return False
+        return True
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -364,9 +396,8 @@ class Coordinator:
 
     def gathered(self, asked: Round) -> list[Record]:
         """The unique records of all ranks in the round's group."""
-        group = self.groups.get(asked.group)
         unique: dict[str, Record] = {}
-        for member in group.rounds if group is not None else [asked.id]:
+        for member in self._windows.members(asked):
             other = self.rounds.get(member)
             if other is not None and other.uid == asked.uid:
                 for key, need in other.needs.items():
@@ -379,13 +410,8 @@ class Coordinator:
         return given and view in self._stores.views
 
     def loaded(self, session: Session, view: str) -> None:
-        """The process behind a session has leased a view: these kernels are now the first under their names there."""
-        try:
-            for kernel in self._stores.views.kernels_of(view):
-                for name in self._stores.kernels.get(kernel).simplified_keys:
-                    session.loaded.setdefault(name, kernel)
-        except StoreError as error:
-            log.warning("cannot tell all that pid %d has loaded: %s", session.peer.pid, error)
+        """The process behind a session has leased a view."""
+        self._assembly.loaded(session, view)
 
     def views_in_use(self, now: float) -> set[str]:
         """Views that were told to somebody a short while ago, who may be about to lease them."""
@@ -401,19 +427,3 @@ class Coordinator:
             return 0.0
         costs = [self._stores.cost_of(asked.needs[key].record.op_type) for key in asked.open_keys]
         return max(sum(costs) / self._config.jobs, max(costs, default=0.0))
-
-
-def _entry(taken: Round, session: Session) -> RoundEntry:
-    return RoundEntry(
-        round=taken.id,
-        uid=session.peer.uid,
-        gid=session.peer.gid,
-        pid=session.peer.pid,
-        job=taken.job,
-        rank=asdict(taken.rank),
-        graph=taken.graph,
-        options=asdict(taken.options),
-        recompile=taken.recompile,
-        records=tuple((need.record.name, need.record.canonical) for need in taken.needs.values()),
-        accepted_at=time.time(),
-    )

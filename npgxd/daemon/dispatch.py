@@ -116,7 +116,12 @@ class Dispatcher:
         toolchain = self._keyer.toolchain
         if toolchain is None:
             return False
+        self._keyer.refresh(now)
         needs = {flight.need.key: flight.need for flight in flights}
+        moved = [key for key, need in needs.items() if not self._keyer.is_current(need)]
+        if moved:
+            self._coordinator.moved(moved, now)
+            return True
         batch = plan(
             (
                 PlanItem(key, need.record.op_type, need.record.trace, self._stores.cost_of(need.record.op_type))
@@ -197,12 +202,8 @@ class Dispatcher:
         tries = [Try(f.key, f.outcome, f.reason, f.transient) for f in result.failed]
         published: list[KernelManifest] = []
         self._keyer.refresh(now)
-        moved = {need.key for need in running.needs.values() if self._keyer.fingerprint(need.record.op_type) != need.fingerprint}
+        moved = {key for key, need in running.needs.items() if not self._keyer.is_current(need)}
         made = [kernel for kernel in result.kernels if kernel.key not in moved]
-        tries += [
-            Try(key, KeyOutcome.FAILED, "the toolchain changed while it was compiled", transient=True)
-            for key in moved & {kernel.key for kernel in result.kernels}
-        ]
         try:
             if result.package is not None and made:
                 self._stores.publish_package(result.package)
@@ -211,8 +212,11 @@ class Dispatcher:
             log.error("cannot publish: %s", error)
             done = {manifest.key for manifest in published}
             tries += [Try(k.key, KeyOutcome.FAILED, error.message, transient=True) for k in made if k.key not in done]
-        self._stores.discard_staged(running.job.spec.job_id)
-        self._stores.learn(result, {key: need.record.op_type for key, need in running.needs.items()})
+        try:
+            self._stores.discard_staged(running.job.spec.job_id)
+            self._stores.learn(result, {key: need.record.op_type for key, need in running.needs.items()})
+        except StoreError as error:
+            log.error("after job %s: %s", running.job.spec.job_id, error)
         log.info(
             "job %s: %d of %d kernels in %.1f s%s",
             running.job.spec.job_id,
@@ -222,7 +226,10 @@ class Dispatcher:
             "".join(f"; {note}" for note in result.notes[:3]),
         )
         self._coordinator.landed(published, now)
-        self._coordinator.failed(tries, now)
+        self._coordinator.failed([told for told in tries if told.key not in moved], now)
+        if moved:
+            log.warning("the toolchain changed while job %s ran: %d keys are asked for anew", running.job.spec.job_id, len(moved))
+            self._coordinator.moved(moved, now)
 
     def _prune(self) -> None:
         kept = {running.job.spec.job_id for running in self._running.values()}

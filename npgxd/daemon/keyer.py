@@ -118,6 +118,18 @@ class Keyer:
             raise ToolchainError(self.problem or "no toolchain")
         return self._fingerprints.op(op_type)
 
+    def is_current(self, need: Need) -> bool:
+        """Whether the toolchain still is what this need's key says, as of the last look."""
+        try:
+            return self.fingerprint(need.record.op_type) == need.fingerprint
+        except ToolchainError:
+            return False
+
+    def find_if_missing(self) -> None:
+        """Look for the toolchain where there was none."""
+        if self.toolchain is None:
+            self.find()
+
     def parse(self, raw: Sequence[tuple[str, bytes]]) -> tuple[list[Record], list[Rejected]]:
         """Records as they came; a bad one is named with its reason, and the rest goes on."""
         return self._parser.parse(raw)

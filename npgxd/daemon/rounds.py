@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npgxd.daemon.flights import Need
+    from npgxd.store.rounds import RoundEntry
 
 MAX_NAMED = 200
 """Failures, shadowed keys and rejected records that one message names; their full number is always told."""
@@ -53,6 +54,9 @@ class Round:
     result: RoundResult | None = None
     settled_at: float = 0.0
     durable: bool = False
+    entry: RoundEntry | None = None
+    """As the journal keeps it."""
+    renewals: int = 0
 
     @property
     def open_keys(self) -> list[str]:
@@ -98,6 +102,8 @@ class Assembled:
     kernels: int
     shadowed: Mapping[str, Reason]
     packages: Sequence[Package] = ()
+    problem: str = ""
+    """Why there is no view although there are kernels."""
 
 
 def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResult:
@@ -108,6 +114,8 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
     if failures:
         whys = {done.why for done in settled.settlements.values() if not done.kernel}
         state, reason = ClientState.DEGRADED, whys.pop() if len(whys) == 1 else Reason.COMPILE_FAILED
+    elif assembled.problem:
+        state, reason = ClientState.DEGRADED, Reason.STORE_FAILED
     elif assembled.shadowed:
         first = next(iter(assembled.shadowed.values()))
         state, reason = ClientState.DEGRADED, first
@@ -132,4 +140,5 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
         ),
         packages=tuple(assembled.packages),
         gathered=gathered,
+        detail=assembled.problem[:1000],
     )

@@ -265,6 +265,7 @@ class RoundResult(Part):
     shadowed: tuple[Failure, ...] = _is(sequence(Failure.check, limits.MAX_ROUND_RECORDS), tuple)
     packages: tuple[Package, ...] = _is(sequence(Package.check, 4096), tuple)
     gathered: int = _is(COUNT, 0)
+    detail: str = _is(text(limits.MAX_TEXT), "")
 
 
 @plain

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     STORE_NOT_VISIBLE = "store_not_visible"
     COMPILE_FAILED = "compile_failed"
     NO_SPACE = "no_space"
+    STORE_FAILED = "store_failed"
     SHADOWED = "shadowed"
     RESTART_NEEDED = "restart_needed"
     BAD_RECORDS = "bad_records"

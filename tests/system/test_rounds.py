@@ -273,3 +273,44 @@ def test_the_daemon_and_its_worker_never_import_torch() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "[]"
+
+
+def test_a_toolchain_that_changes_while_it_compiles_gives_kernels_of_the_new_one(make_node: Callable[..., Node]) -> None:
+    node = make_node(startup_s=1.0)
+    node.start()
+    rank = node.rank([*matmuls(16, 32), *named(records.elementwise("Add", [16, 8], "float16"))])
+    eventually(lambda: node.cann.runs(), "op_compiler runs")
+    source = next((node.cann.opp / "built-in/op_impl/ai_core/tbe/impl").rglob("mat_mul_v2.cpp"))
+    source.write_bytes(source.read_bytes() + b"\n")
+    outcome = rank.outcome()
+    assert (outcome["state"], outcome["compiled"], outcome["missing"], outcome["torn"]) == ("INSTALLED", 3, 0, 0)
+    assert [len(run.ops) for run in node.cann.runs()] == [3, 2], "only what moved is compiled anew"
+    assert node.rank(matmuls(16, 32)).outcome()["reason"] == "hit"
+
+
+def test_a_kernel_that_vanishes_under_a_running_daemon_is_compiled_again(node: Node) -> None:
+    first = node.rank(matmuls(16, 32))
+    first.outcome()
+    first.end()
+    eventually(lambda: (node.status() or {})["kernels"]["leases"] == 0, "the lease ends")
+    sorted((node.state / "kernels").rglob("*.o"))[0].unlink()
+    for view in (node.state / "views").iterdir():
+        shutil.rmtree(view)
+    outcome = node.rank(matmuls(16, 32)).outcome()
+    assert (outcome["state"], outcome["missing"], outcome["torn"]) == ("INSTALLED", 0, 0)
+    assert (outcome["hits"], outcome["compiled"]) == (1, 1)
+
+
+def test_without_a_toolchain_ranks_are_told_and_accepted_rounds_wait_for_one(make_node: Callable[..., Node]) -> None:
+    node = make_node(startup_s=3.0)
+    node.start()
+    node.rank(matmuls(16))
+    eventually(lambda: node.cann.runs(), "op_compiler runs")
+    node.kill()
+    hidden = node.cann.home.rename(node.cann.home.with_name("hidden"))
+    node.start()
+    outcome = node.rank(matmuls(32)).outcome()
+    assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "no_toolchain")
+    assert list((node.state / "rounds").iterdir())
+    hidden.rename(node.cann.home)
+    eventually(lambda: (node.status() or {})["kernels"]["count"] == 1, "the accepted round is taken up")

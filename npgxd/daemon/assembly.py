@@ -1,0 +1,69 @@
+"""From a settled round to what its process may load: the view of what it does not have yet, and the keys that cannot take effect there."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from npgxd.daemon.rounds import Assembled
+from npgxd.errors import StoreError
+from npgxd.wire.states import Reason
+
+if TYPE_CHECKING:
+    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.sessions import Session, Sessions
+    from npgxd.daemon.stores import Stores
+    from npgxd.store.manifest import KernelManifest
+
+log = logging.getLogger(__name__)
+
+
+class Assembly:
+    """Makes views for rounds, and keeps account of what each process has loaded."""
+
+    def __init__(self, stores: Stores, sessions: Sessions) -> None:
+        self._stores = stores
+        self._sessions = sessions
+
+    def of(self, done: Round) -> Assembled:
+        """The view for a round whose keys all have their outcome; StoreError if one of its kernels is gone or damaged."""
+        session = next((s for s in self._sessions if s.id == done.session), None)
+        loaded = session.loaded if session is not None else {}
+        wanted: list[KernelManifest] = []
+        shadowed: dict[str, Reason] = {}
+        digests: dict[str, None] = {}
+        for key, settlement in done.settlements.items():
+            if not settlement.kernel:
+                continue
+            manifest = self._stores.kernels.get(settlement.kernel)
+            digests[manifest.package] = None
+            taken = {loaded[name] for name in manifest.simplified_keys if name in loaded}
+            if taken - {manifest.id}:
+                shadowed[key] = self._why_shadowed(manifest, taken - {manifest.id})
+            if not taken:
+                wanted.append(manifest)
+        packages = tuple(package for package in map(self._stores.package, digests) if package is not None)
+        if not wanted:
+            return Assembled(None, 0, shadowed, packages)
+        view = self._stores.views.assemble(wanted)
+        shadowed |= dict.fromkeys(view.shadowed, Reason.SHADOWED)
+        return Assembled(view.digest, len(view.kernels), shadowed, packages)
+
+    def _why_shadowed(self, wanted: KernelManifest, loaded: set[str]) -> Reason:
+        """A process that has loaded an older kernel of the same record gets the newer one by a restart; of another record, never."""
+        for kernel in loaded:
+            try:
+                if self._stores.kernels.get(kernel).origin.record_digest != wanted.origin.record_digest:
+                    return Reason.SHADOWED
+            except StoreError:
+                continue  # it is gone from the store, and stays loaded there
+        return Reason.RESTART_NEEDED
+
+    def loaded(self, session: Session, view: str) -> None:
+        """The process behind a session has leased a view: these kernels are now the first under their names there."""
+        try:
+            for kernel in self._stores.views.kernels_of(view):
+                for name in self._stores.kernels.get(kernel).simplified_keys:
+                    session.loaded.setdefault(name, kernel)
+        except StoreError as error:
+            log.warning("cannot tell all that pid %d has loaded: %s", session.peer.pid, error)
