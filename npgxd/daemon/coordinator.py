@@ -266,8 +266,10 @@ class Coordinator:
         """The toolchain changed under these keys: whoever waits for them needs other ones."""
         flights = [flight for flight in map(self.flights.landed, keys) if flight is not None]
         for name in {waiter for flight in flights for waiter in flight.waiters} & self.rounds.keys():
-            if self.rounds[name].result is None:
-                self._queue(self.rounds[name], now)
+            waiting = self.rounds[name]
+            if waiting.result is None:
+                self._renew(waiting)
+                self._queue(waiting, now)
 
     def no_space(self, reason: str, now: float) -> None:
         """Nothing can be compiled for lack of space: whoever waits is told, and what was published stays."""
