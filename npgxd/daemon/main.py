@@ -46,13 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(config: Config, *, user: bool, begun: float) -> None:
     # Imported here so that --help and --check-config answer at once.
+    import zmq
+
     from npgxd.compile.leftovers import end_leftovers
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.service import Service
     from npgxd.daemon.stores import Stores
+    from npgxd.wire.credentials import self_test
 
     check_socket_path(config.socket)
     prepare_runtime_directory(config.runtime_dir, 0o700 if user else 0o750)
+    with zmq.Context() as context:
+        self_test(context, config.runtime_dir)  # who a peer is must come from the kernel here too, or nothing is served
     stores = Stores.open(config.state_dir)
     for line in end_leftovers(stores.state.jobs):
         log.warning("an earlier life left a compiler running: %s", line)
