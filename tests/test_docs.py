@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from npgxd.daemon.config import SECTIONS, load
+from npgxd.wire import admin
 from npgxd.wire.messages import REPLIES, REQUESTS
 
 ROOT = Path(__file__).parents[1]
@@ -70,3 +71,8 @@ def test_the_commands_of_the_readme_exist() -> None:
     for target in ("demo", "test", "check"):
         assert f"\n{target}:" in makefile
         assert f"make {target}" in text("README.md")
+
+
+def test_every_message_for_administrators_is_documented() -> None:
+    page = text("docs/protocol.md").partition("## Administration")[2]
+    assert [op for op in [*admin.REQUESTS, *admin.REPLIES] if f"`{op}`" not in page] == []

@@ -23,6 +23,16 @@ class Command:
 
 def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
-    from npgxd.cli import status  # noqa: PLC0415 -- its module needs Command from here
+    from npgxd.cli import ending, gc, import_, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
 
-    return (status.COMMAND,)
+    return (
+        status.COMMAND,
+        verify.COMMAND,
+        gc.COMMAND,
+        pin.PIN,
+        pin.UNPIN,
+        pin.PINS,
+        import_.COMMAND,
+        ending.DRAIN,
+        ending.SHUTDOWN,
+    )

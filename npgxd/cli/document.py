@@ -35,6 +35,11 @@ class Node:
         value = self._value.get(name)
         return [clean(item) for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
+    def names_of(self, name: str) -> list[str]:
+        """The member names of the object ``name``."""
+        value = self._value.get(name)
+        return [clean(str(word)) for word in value] if isinstance(value, Mapping) else []
+
     def text(self, name: str, default: str = MISSING) -> str:
         """The text or number ``name``, safe to print."""
         value = self._value.get(name)

@@ -4,6 +4,9 @@
 code  meaning
 ====  ================================================================================================
 0     done; for ``status``: the daemon serves, and no connected rank is in one of the states below
+1     ``verify``: problems were found (with ``--repair``: all of them are mended); ``gc``: a limit is still not met;
+      ``import``: some records were rejected
+2     ``verify --repair``: problems are left
 3     a rank is DEGRADED: some or all of its operators run with dynamic kernels
 4     a rank is DISABLED: it has no static kernels, for a reason that is no fault
 5     kernels are queued or being compiled for a rank
@@ -14,6 +17,7 @@ code  meaning
 70    an error inside npgxctl
 74    the output could not be written
 76    the daemon answered what this npgxctl does not understand
+78    an argument cannot be used
 ====  ================================================================================================
 
 Where several apply to ``status``, 7 comes before 3, 4, 5 and 6, in this order.
@@ -28,6 +32,8 @@ class Exit(IntEnum):
     """The codes of this module's table."""
 
     OK = 0
+    PROBLEMS = 1
+    PROBLEMS_LEFT = 2
     DEGRADED = 3
     DISABLED = 4
     COMPILING = 5
@@ -40,6 +46,18 @@ class Exit(IntEnum):
     PROTOCOL = 76
 
 
+_ADMIN_CODES = """  64  wrong usage
+  69  no daemon can be asked (it is for root and the daemon's own user), or it refused
+  76  the daemon answered what this npgxctl does not understand
+  78  an argument cannot be used"""
+ADMIN_TABLE = f"exit codes:\n  0   done\n{_ADMIN_CODES}"
+VERIFY_TABLE = f"""exit codes:
+  0   clean
+  1   problems were found; with --repair: all of them are mended
+  2   with --repair: problems are left
+{_ADMIN_CODES}"""
+GC_TABLE = f"exit codes:\n  0   done\n  1   a limit is still not met: the rest is needed\n{_ADMIN_CODES}"
+IMPORT_TABLE = f"exit codes:\n  0   done\n  1   done, and some records were rejected\n{_ADMIN_CODES}"
 STATUS_TABLE = """exit codes:
   0   the daemon serves, and no rank is in a state below
   3   a rank is DEGRADED (some operators run with dynamic kernels)

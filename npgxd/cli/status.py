@@ -70,6 +70,7 @@ def page(document: object, *, now: float) -> list[Line]:
         *_workers(root.node("workers")),
         _queue(root.node("queue")),
         _kernels(root.node("kernels")),
+        *_removal(root.node("removal")),
         _cache(root.node("cache")),
         *(line for job in root.nodes("jobs") for line in _job(job)),
         *([] if root.nodes("jobs") else [Line("jobs", "no process is connected")]),
@@ -129,6 +130,30 @@ def _kernels(kernels: Node) -> Line:
         f"{counted(kernels.count('packages'), 'run package')}, {counted(kernels.count('views'), 'view')}, "
         f"{counted(kernels.count('leases'), 'lease')}",
     )
+
+
+def _removal(removal: Node) -> list[Line]:
+    """What is retired and pinned, and what the last pass of removal did; nothing where there is nothing to tell."""
+    last, facts = removal.node("last"), []
+    if removal.count("retired"):
+        facts.append(f"{removal.count('retired')} retired (another toolchain's, or compiled anew since)")
+    if removal.count("pinned"):
+        facts.append(f"{removal.count('pinned')} pinned")
+    if last:
+        did = f"removed {last.count('removed')} of {last.count('scanned')} kernels, {size(last.number('freed_bytes'))}"
+        facts.append(f"last gc {duration(last.number('ago_s'))} ago {did}")
+    if removal.flag("running"):
+        facts.append("gc under way")
+    lines = [Line("removal", "; ".join(facts))] if facts else []
+    if removal.text("hold", ""):
+        lines.append(Line("removal", removal.text("hold"), Tone.NOTE, mark="ON HOLD"))
+    if removal.text("problem", ""):
+        lines.append(Line("removal", removal.text("problem"), Tone.BAD, mark="FAILED"))
+    if last.flag("over"):
+        lines.append(Line("removal", "more is needed than [store] max_gb allows", Tone.NOTE, mark="OVER"))
+    if last.flag("short"):
+        lines.append(Line("removal", "less is free on the disk than [store] min_free_gb", Tone.BAD, mark="NO SPACE"))
+    return lines
 
 
 def _cache(cache: Node) -> Line:

@@ -56,6 +56,9 @@ class JobSpec:
     nice: int = 5
     grace_s: float = 2.0
     log_bytes: int = 1024 * 1024
+    package: str = ""
+    """A run package that is there already and trusted: its kernels are taken, and nothing is compiled."""
+    package_name: str = ""
 
     def pack(self) -> bytes:
         """As bytes, for :meth:`unpack`."""
@@ -95,7 +98,7 @@ class JobSpec:
         )
 
 
-_PLAIN = ("jobs", "deadline_s", "nice", "grace_s", "log_bytes")
+_PLAIN = ("jobs", "deadline_s", "nice", "grace_s", "log_bytes", "package", "package_name")
 
 
 # ---- what a job tells ------------------------------------------------------------------------------------------------

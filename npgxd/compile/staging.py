@@ -60,7 +60,13 @@ class Staging:
             options=spec.super_kernel,
             flags="follow" if spec.flags.follow_op_params_jit else "",
         )
-        making = Making(package=self.made.digest, package_name=self.made.name, cost_s=cost_s, made_at=time.time())
+        making = Making(
+            package=self.made.digest,
+            package_name=self.made.name,
+            cost_s=cost_s,
+            made_at=time.time(),
+            trusted=bool(spec.package),
+        )
         files = [
             MadeFile(ManifestEntry(kernel.object.stem, kernel.entry.facts), kernel.object, kernel.description, kernel.beneath)
             for kernel in found

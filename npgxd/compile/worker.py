@@ -43,6 +43,7 @@ def _find_package(root: Path) -> None:
 
 def _work(options: argparse.Namespace) -> int:
     from npgxd.compile import hygiene  # noqa: PLC0415 -- the path above comes first
+    from npgxd.compile.adopting import AdoptRun  # noqa: PLC0415
     from npgxd.compile.channel import Channel  # noqa: PLC0415
     from npgxd.compile.directory import SPEC  # noqa: PLC0415
     from npgxd.compile.job import JobSpec, pack_event  # noqa: PLC0415
@@ -55,9 +56,8 @@ def _work(options: argparse.Namespace) -> int:
     hygiene.default_signals()
     stop = Stop(channel)
     hygiene.become_worker(options.parent, spec.nice)
-    result = CompileRun(
-        spec, stop=stop, tell=lambda event: channel.offer(pack_event(event)), token=os.environ[JOB_VARIABLE]
-    ).result()
+    run = AdoptRun if spec.package else CompileRun
+    result = run(spec, stop=stop, tell=lambda event: channel.offer(pack_event(event)), token=os.environ[JOB_VARIABLE]).result()
     channel.send(pack_event(result))
     channel.close()
     return 0

@@ -130,7 +130,7 @@ class Dispatcher:
             jobs=self._config.jobs,
         )[0]
         chosen = {key: needs[key] for key in batch.keys}
-        spec = self._spec(toolchain, list(chosen.values()))
+        spec = self.spec_of(toolchain, list(chosen.values()))
         try:
             job = self._pool.start(spec)
         except NpgxError as error:
@@ -144,7 +144,8 @@ class Dispatcher:
         log.info("job %s: compiling %d kernels with -j %d", spec.job_id, len(chosen), spec.jobs)
         return True
 
-    def _spec(self, toolchain: Toolchain, needs: Sequence[Need]) -> JobSpec:
+    def spec_of(self, toolchain: Toolchain, needs: Sequence[Need]) -> JobSpec:
+        """One job for these needs, which may go together."""
         job_id = secrets.token_hex(8)
         return JobSpec(
             job_id=job_id,

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from npgxd.daemon.acts import Acts
+from npgxd.daemon.admin import AdminPort
 from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import Housekeeping
+from npgxd.daemon.importing import Importer
 from npgxd.daemon.notify import notify
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.sessions import Session, Sessions
@@ -64,6 +67,11 @@ class Service:
         self._dispatcher.housekeeping = self._housekeeping
         page = StatusPage(config, self.instance, stores, keyer, self._sessions, self._coordinator, self._dispatcher)
         page.removal = self._housekeeping.describe
+        self._importer = Importer(config, stores, keyer, self._coordinator, self._dispatcher)
+        acts = Acts(
+            stores, self._coordinator, self._housekeeping, self._importer, lambda why, at_once: self._drain(why, at_once=at_once)
+        )
+        self._admin = AdminPort(config.admin_socket, acts, clock=clock)
         self._page = page
         self._handlers = Handlers(
             instance=self.instance,
@@ -102,6 +110,7 @@ class Service:
         path.chmod(0o660)
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
+        self._poller.register(self._admin.bind(self._context), zmq.POLLIN)
 
     def resume(self) -> int:
         """Take up what an earlier life accepted."""
@@ -135,6 +144,8 @@ class Service:
             self._tell_followers(now),
             self._poll_leases(now),
             self._housekeeping.tick(now),
+            self._importer.tick(now),
+            self._admin.tick(now),
             self._drain_deadline,
         )
         self._watch()
@@ -148,6 +159,8 @@ class Service:
             for _ in range(BURST):
                 if not self._receive():
                     break
+        elif source is self._admin.socket:
+            self._admin.receive()
         elif source == self._wake_read.fileno():
             self._take_signals()
         elif isinstance(source, int):
@@ -260,18 +273,22 @@ class Service:
             return
         taken, self._signals = self._signals, []
         for number in taken:
-            name = signal.Signals(number).name
-            if self._handlers.draining:
-                log.warning("%s again: stopping now; what was compiling is compiled at the next start", name)
-                self._drain_deadline = self._clock()
-                return
-            running = self._dispatcher.busy
-            log.info("%s: draining; %d compiles may take up to %g s to finish", name, running, self._config.daemon.drain_s)
-            # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
-            allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
-            notify("STOPPING=1", allowed, f"STATUS=draining: {running} compiles are finishing")
+            self._drain(signal.Signals(number).name)
+
+    def _drain(self, why: str, *, at_once: bool = False) -> None:
+        """Start nothing new, let what runs finish within its time, and end; asked twice, or ``at_once``: end now."""
+        if self._handlers.draining or at_once:
+            log.warning("%s: stopping now; what was compiling is compiled at the next start", why)
             self._handlers.draining = self._dispatcher.draining = self._page.draining = True
-            self._drain_deadline = self._clock() + self._config.daemon.drain_s
+            self._drain_deadline = self._clock()
+            return
+        running = self._dispatcher.busy
+        log.info("%s: draining; %d compiles may take up to %g s to finish", why, running, self._config.daemon.drain_s)
+        # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
+        allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
+        notify("STOPPING=1", allowed, f"STATUS=draining: {running} compiles are finishing")
+        self._handlers.draining = self._dispatcher.draining = self._page.draining = True
+        self._drain_deadline = self._clock() + self._config.daemon.drain_s
 
     def _drained(self) -> bool:
         if not self._handlers.draining:
@@ -281,6 +298,7 @@ class Service:
     def _close(self) -> None:
         self._tell_followers(self._clock())
         self._dispatcher.stop()
+        self._admin.close()
         self._housekeeping.stop()
         for session in self._sessions:
             self._sessions.end(session)

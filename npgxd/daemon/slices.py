@@ -30,10 +30,12 @@ class Task(Generic[T]):
         self.error: NpgxError | None = None
         self.ended = False
 
-    def run(self, slice_s: float = SLICE_S) -> bool:
+    def run(self, slice_s: float = SLICE_S, *, at_least_once: bool = False) -> bool:
         """Work for one slice; True when it has ended."""
         begun = self._clock()
         try:
+            if at_least_once:
+                self.step = next(self._steps)
             while self._clock() - begun < slice_s:
                 self.step = next(self._steps)
         except StopIteration as end:

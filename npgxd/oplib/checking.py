@@ -80,6 +80,8 @@ class Checking:
     def check(self, *, repair: bool) -> Steps[Findings]:
         """Look at everything. With ``repair``: quarantine what is damaged, drop stale rows, adopt what is unlisted, drop bad views."""
         found = Findings(repair)
+        if repair:
+            self.leases.release_dead()
         self._catalog(found)
         yield from self._rows(found)
         yield from self._kernels(found)
@@ -232,7 +234,7 @@ class Checking:
             found.views += 1
             if not problem:
                 continue
-            if name in self.leases.views_in_use() | self.views.lately:
+            if name in self.leases.views_in_use():
                 detail = f"{problem}; processes use it: they should be restarted. Nobody else gets it"
                 found.problems.append(Problem("view_damaged", name, detail))
                 continue

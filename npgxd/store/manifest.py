@@ -73,6 +73,8 @@ class Making:
     """The vendor's file name of the run package."""
     sequence: int = 0
     """Of two kernels for one key, the one published later has the higher number, whatever the clock says."""
+    trusted: bool = False
+    """Not compiled here: taken from a run package that an administrator trusted."""
 
 
 @dataclass(frozen=True)  # no slots: what is computed from it is kept in it
@@ -118,6 +120,7 @@ class KernelManifest:
             "made_at": self.making.made_at,
             "package_name": self.making.package_name,
             "sequence": self.making.sequence,
+            "trusted": self.making.trusted,
         }
         whole = {**_core(self), "making": making, "schema": MANIFEST_SCHEMA}
         return json.dumps(whole, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -179,6 +182,7 @@ def _parse(whole: Mapping[str, Any]) -> KernelManifest:
             made_at=_seconds(making["made_at"]),
             package_name=_text(making["package_name"]),
             sequence=_size(making["sequence"]),
+            trusted=making.get("trusted") is True,
         ),
     )
     wanted = sorted(f"{entry.stem}{suffix}" for entry in manifest.entries for suffix in (".o", ".json"))
