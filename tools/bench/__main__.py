@@ -100,7 +100,8 @@ def starts(directory: Path, children: Children) -> dict[str, str]:
 def _connect(node: Node) -> list[float]:
     program = (
         "import time, json\nfrom npgxd.client import Client\ntaken = []\n"
-        "for _ in range(20):\n    c = Client(); b = time.perf_counter(); c.welcome(); taken.append((time.perf_counter() - b) * 1000); c.close()\n"
+        "for _ in range(20):\n    c = Client(); b = time.perf_counter(); "
+        "c.welcome(); taken.append((time.perf_counter() - b) * 1000); c.close()\n"
         "print(json.dumps(taken))"
     )
     done = subprocess.run([sys.executable, "-c", program], env=node.environment(), capture_output=True, text=True, check=True)
