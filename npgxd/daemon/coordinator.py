@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from npgxd.daemon.assembly import Assembly
 from npgxd.daemon.flights import Flights, GivenUp, Try
 from npgxd.daemon.refusals import Refused
-from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
+from npgxd.daemon.rounds import Assembled, Round, Settlement, named, result_of
 from npgxd.daemon.windows import Windows
-from npgxd.errors import StoreError, ToolchainError
+from npgxd.errors import NpgxError, StoreError, ToolchainError
 from npgxd.store.rounds import RoundEntry
 from npgxd.wire.messages import CompileOptions, RankInfo, Rejected, Submit
 from npgxd.wire.states import KeyOutcome, Reason, RoundState
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 MAX_ROUNDS_PER_UID = 512
 """Unsettled rounds of one user; more are refused."""
+MAX_BYTES_PER_UID = 512 * 1024 * 1024
+"""Records of one user's unsettled rounds."""
 TAKE_UP_S = 5.0
 """How often a toolchain is looked for while accepted rounds wait for one."""
 RENEWALS = 3
@@ -44,6 +46,8 @@ VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
 KEPT_ROUNDS = 1024
 """Settled rounds whose outcome is kept for whoever asks again."""
+KEPT_BYTES = 128 * 1024 * 1024
+"""Records of settled rounds that are kept; beyond that the oldest rounds are forgotten, however young."""
 
 
 class Coordinator:
@@ -70,10 +74,7 @@ class Coordinator:
         known = self.rounds.get(submit.round)
         if known is not None:
             return self.adopt(known, session, now)
-        if sum(r.uid == session.peer.uid and r.result is None for r in self.rounds.values()) >= MAX_ROUNDS_PER_UID:
-            raise Refused(
-                "LIMIT", f"user {session.peer.uid} has {MAX_ROUNDS_PER_UID} unsettled rounds", hint="wait for some of them"
-            )
+        self._check_limits(session.peer.uid, submit.round)
         self._keyer.refresh(now)
         entry = RoundEntry(
             round=submit.round,
@@ -89,15 +90,25 @@ class Coordinator:
             accepted_at=time.time(),
         )
         taken = self._round(entry, session.id, now)
-        session.round = taken.id
-        self._stores.count(rounds=1, records=len(raw))
         if not submit.recompile:
             self._settle_known(taken)
         if taken.open_keys:
             self._make_durable(taken)
+        session.round = taken.id
+        self._postponed = [entry for entry in self._postponed if entry.round != taken.id]
+        self._stores.count(rounds=1, records=len(raw))
         self._admit(taken, now)
         self._join_group(taken, session, now)
         return taken
+
+    def _check_limits(self, uid: int, name: str) -> None:
+        if any(entry.round == name and entry.uid != uid for entry in self._postponed):
+            raise Refused("UNKNOWN_ROUND", "no such round of this user", hint="submit under a new round id")
+        unsettled = [r for r in self.rounds.values() if r.uid == uid and r.result is None]
+        if len(unsettled) >= MAX_ROUNDS_PER_UID:
+            raise Refused("LIMIT", f"user {uid} has {MAX_ROUNDS_PER_UID} unsettled rounds", hint="wait for some of them")
+        if sum(r.size for r in unsettled) >= MAX_BYTES_PER_UID:
+            raise Refused("LIMIT", f"user {uid} has {MAX_BYTES_PER_UID} bytes of unsettled records", hint="wait for some of them")
 
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:
         """Take up the rounds that an earlier life accepted and did not settle; their number. Without a toolchain they wait for one."""
@@ -115,9 +126,11 @@ class Coordinator:
                     log.warning("an accepted round waits for a toolchain: %s", error)
                 self._postponed.append(entry)
                 continue
+            except NpgxError as error:  # written by a version with other options: its rank submits it again, if it still wants it
+                log.error("round %s cannot be taken up: %s", entry.round[:8], error)
+                continue
             taken.durable = True
-            if not taken.recompile:
-                self._settle_known(taken)
+            self._settle_if_known(taken)
             self._admit(taken, now)
             self._close(self._windows.alone(taken, now), now)
             taken_up += 1
@@ -129,6 +142,9 @@ class Coordinator:
         records, rejected = self._keyer.parse(entry.records)
         options = CompileOptions.parse(dict(entry.options))
         keyed = self._keyer.needs(records, options, entry.uid)
+        # What is rejected is kept too: a round that is taken up again must not look better than it was.
+        bad = {item.name for item in rejected}
+        kept = [(need.record.name, need.record.canonical) for need in keyed] + [item for item in entry.records if item[0] in bad]
         return Round(
             id=entry.round,
             uid=entry.uid,
@@ -139,10 +155,11 @@ class Coordinator:
             options=options,
             recompile=entry.recompile,
             records=len(entry.records),
-            rejected=tuple(Rejected(item.name, item.reason[:300]) for item in rejected),
+            rejected=named(Rejected(item.name, item.reason[:300]) for item in rejected),
             needs={need.key: need for need in reversed(keyed)},
             accepted_at=now,
-            entry=replace(entry, records=tuple((need.record.name, need.record.canonical) for need in keyed)),
+            entry=replace(entry, records=tuple(kept)),
+            size=sum(len(raw) for _, raw in kept),
         )
 
     def _make_durable(self, taken: Round) -> None:
@@ -155,11 +172,13 @@ class Coordinator:
         """A process asks again for a round, perhaps on a new connection: it is that session's round from now on."""
         if known.uid != session.peer.uid:
             raise Refused("UNKNOWN_ROUND", "no such round of this user", hint="submit under a new round id")
-        known.session = session.id
+        other, known.session = known.session != session.id, session.id
         session.round = known.id
-        if known.result is not None and known.result.view is not None and known.result.view not in self._stores.views:
+        told = known.result
+        if told is not None and (other or (told.view is not None and told.view not in self._stores.views)):
+            # Its view is gone, or was made for what another process has loaded: it is made anew, for this one.
             known.result = None
-            self._settle(known, now)  # its view went with its first connection: make it anew
+            self._settle(known, now)
         return known
 
     def _settle_known(self, taken: Round) -> None:
@@ -169,16 +188,28 @@ class Coordinator:
         for key, reason in self._stores.catalog.failures(taken.open_keys).items():
             taken.settle_key(key, Settlement(KeyOutcome.FAILED, reason=reason))
 
+    def _settle_if_known(self, waiting: Round) -> None:
+        """The same for a round that is accepted already: if the store cannot tell what is known, it is taken for unknown."""
+        if waiting.recompile:
+            return
+        try:
+            self._settle_known(waiting)
+        except StoreError as error:
+            log.error("round %s: the store cannot tell what is there: %s", waiting.id[:8], error)
+
     def _admit(self, taken: Round, now: float) -> None:
         self.rounds[taken.id] = taken
         self._forget_old(now)
 
     def _forget_old(self, now: float) -> None:
         settled = [r for r in self.rounds.values() if r.result is not None]
-        for old in settled[: max(0, len(settled) - KEPT_ROUNDS)]:
-            if now - old.settled_at > self._config.group.recording_s:
-                self.rounds.pop(old.id, None)
-                self._windows.forget(old, self.rounds)
+        many, size = len(settled) - KEPT_ROUNDS, sum(r.size for r in settled)
+        for old in settled[:-1]:  # the newest one is somebody's answer just now
+            if size <= KEPT_BYTES and (many <= 0 or now - old.settled_at <= self._config.group.recording_s):
+                break
+            many, size = many - 1, size - old.size
+            self.rounds.pop(old.id, None)
+            self._windows.forget(old, self.rounds)
 
     # ---- groups ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +228,7 @@ class Coordinator:
     def tick(self, now: float) -> float:
         """Close the windows whose time has come; when there is something to do next (``inf``: not before something happens)."""
         if now >= self._take_up_at:
-            self._keyer.find_if_missing()
+            self._keyer.find_if_missing(now)
             self._take_up(now)
         for group in self._windows.due(now):
             self._close(group, now)
@@ -210,8 +241,7 @@ class Coordinator:
             waiting = self.rounds.get(member)
             if waiting is None or waiting.result is not None:
                 continue
-            if not waiting.recompile:
-                self._settle_known(waiting)  # another group may have finished some of them meanwhile
+            self._settle_if_known(waiting)  # another group may have finished some of them meanwhile
             self._queue(waiting, now)
 
     def _queue(self, waiting: Round, now: float) -> None:
@@ -322,8 +352,9 @@ class Coordinator:
             assembled = Assembled(None, 0, {}, problem=error.message)
         done.result = result_of(done, assembled, gathered=len(self.gathered(done)))
         done.state = RoundState.SETTLED
+        if not done.settled_at:  # what is told again counts once
+            self._stores.count(hits=done.result.hits, failed=done.result.failed)
         done.settled_at = now
-        self._stores.count(hits=done.result.hits, failed=done.result.failed)
         if done.durable:
             try:
                 self._stores.rounds.settle(done.id)
@@ -351,24 +382,30 @@ class Coordinator:
         try:
             fresh = self._keyer.needs([need.record for need in stale.values()], done.options, done.uid)
         except ToolchainError as error:
-            fresh, reason = [], str(error)
+            fresh, reason, why = [], str(error), Reason.NO_TOOLCHAIN
         else:
-            reason = "the toolchain keeps changing"
+            reason, why = "the toolchain keeps changing", Reason.COMPILE_FAILED
         if not fresh or done.renewals >= RENEWALS:
-            done.settlements |= {key: Settlement(KeyOutcome.FAILED, reason=reason) for key in stale}
+            told = Settlement(KeyOutcome.FAILED, reason=reason, why=why)
+            done.settlements |= dict.fromkeys(stale, told)
             return False
         done.renewals += 1
         for key, need in zip(stale, fresh, strict=True):
             del done.needs[key]
             done.settlements.pop(key, None)
             done.needs[need.key] = need
-        if not done.recompile:
-            self._settle_known(done)
+        self._settle_if_known(done)
         return self._waits_again(done)
 
     def _mend(self, done: Round) -> bool:
         """Take back kernels that are no longer what they were; whether they are to be waited for, compiled anew."""
-        lost = [key for key, told in done.settlements.items() if told.kernel and not self._stores.kernels.recheck(told.kernel)]
+        try:
+            lost = [
+                key for key, told in done.settlements.items() if told.kernel and not self._stores.kernels.recheck(told.kernel)
+            ]
+        except StoreError as error:
+            log.error("a damaged kernel of round %s cannot be set aside: %s", done.id[:8], error)
+            return False
         if not lost or done.renewals >= RENEWALS:
             return False
         done.renewals += 1

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+MIN_START_S = 0.25
+MAX_START_S = 8.0
+"""Workers that cannot be started (no processes, no space) are tried again after twice this, then twice that, up to the most."""
+
+
 @dataclass(slots=True)
 class _Running:
     """A job and what it compiles."""
@@ -50,6 +55,8 @@ class _Running:
     started_at: float
     done: int = 0
     current: tuple[str, ...] = ()
+    broken: bool = False
+    """We failed at what it told."""
 
 
 class Dispatcher:
@@ -63,6 +70,8 @@ class Dispatcher:
         self._pool = Pool(config.compile.workers)
         self._running: dict[int, _Running] = {}
         self.draining = False
+        self._start_at = float("-inf")
+        self._start_failures = 0
         self.housekeeping: Housekeeping | None = None
         """Makes room before a compile; without one there is always room."""
 
@@ -98,12 +107,15 @@ class Dispatcher:
     def tick(self, now: float) -> float:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
-        while not self.draining and self._pool.free:
+        while not self.draining and self._pool.free and now >= self._start_at:
             flights = self._coordinator.flights.next_batch()
             if not flights or self._room(now) is not Room.YES or not self._start(flights, now):
                 break
         following = self._pool.next_check()
-        return float("inf") if following is None else following
+        retry = (
+            self._start_at if self._start_at > now and self._coordinator.flights.waiting and not self.draining else float("inf")
+        )
+        return retry if following is None else min(following, retry)
 
     def _room(self, now: float) -> Room:
         """Whether the disk has room; where it has none and none can be made, every key that waits is told so, and may be asked for again."""
@@ -113,13 +125,11 @@ class Dispatcher:
         return room
 
     def _start(self, flights: Sequence[Flight], now: float) -> bool:
-        toolchain = self._keyer.toolchain
-        if toolchain is None:
-            return False
         self._keyer.refresh(now)
+        toolchain = self._keyer.toolchain
         needs = {flight.need.key: flight.need for flight in flights}
-        moved = [key for key, need in needs.items() if not self._keyer.is_current(need)]
-        if moved:
+        moved = [key for key, need in needs.items() if toolchain is None or not self._keyer.is_current(need)]
+        if moved or toolchain is None:
             self._coordinator.moved(moved, now)
             return True
         batch = plan(
@@ -134,10 +144,13 @@ class Dispatcher:
         try:
             job = self._pool.start(spec)
         except NpgxError as error:
-            log.error("cannot start a compile: %s", error)
+            self._start_failures += 1
+            self._start_at = now + min(MAX_START_S, MIN_START_S * 2**self._start_failures)
+            log.error("cannot start a compile; the next try is in %.1f s: %s", self._start_at - now, error)
             self._coordinator.flights.start(list(chosen), spec.job_id)
             self._coordinator.failed([Try(key, KeyOutcome.FAILED, error.message, transient=True) for key in chosen], now)
             return False
+        self._start_failures = 0
         self._coordinator.flights.start(list(chosen), spec.job_id)
         self._running[job.fileno()] = _Running(job, chosen, now)
         self._coordinator.compiling(list(chosen))
@@ -175,10 +188,30 @@ class Dispatcher:
     def read(self, fileno: int, now: float) -> None:
         """Take what the job behind this descriptor has told."""
         running = self._running.get(fileno)
-        if running is not None:
-            self._take(fileno, running, running.job.receive(), now)
+        if running is None:
+            return
+        try:
+            self._take(running, running.job.receive(), now)
+        except Exception:  # a fault of ours in one job is that job's end, not the node's: its keys are tried again
+            log.exception("internal error in job %s", running.job.spec.job_id)
+            running.broken = True
+        if running.job.ended or running.broken:
+            self._running.pop(fileno, None)
+            self._close(running, now)
 
-    def _take(self, fileno: int, running: _Running, events: Iterable[Event], now: float) -> None:
+    def _close(self, running: _Running, now: float) -> None:
+        """The job is over: what it holds is given back, and no key of it is left without a word."""
+        job = running.job.spec.job_id
+        try:
+            running.job.close()
+            self._prune()
+        except (NpgxError, OSError) as error:
+            log.error("cannot tidy up after job %s: %s", job, error)
+        untold = self._coordinator.flights.of_job(job)
+        reason = "the job ended without a word of this kernel"
+        self._coordinator.failed([Try(key, KeyOutcome.FAILED, reason, transient=True) for key in untold], now)
+
+    def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
         for event in events:
             if isinstance(event, JobStarted):
                 log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
@@ -190,10 +223,6 @@ class Dispatcher:
             else:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
                 self._failed(event, now)
-        if running.job.ended:
-            self._running.pop(fileno, None)
-            running.job.close()
-            self._prune()
 
     def _failed(self, event: JobFailed, now: float) -> None:
         self._coordinator.failed([Try(f.key, f.outcome, f.reason, f.transient) for f in event.failed], now)

@@ -97,6 +97,10 @@ class Flights:
         """How many of ``keys`` a worker has."""
         return sum((flight := self._flights.get(key)) is not None and flight.job is not None for key in keys)
 
+    def of_job(self, job: str) -> list[str]:
+        """The keys that are with ``job``."""
+        return [key for key, flight in self._flights.items() if flight.job == job]
+
     def next_batch(self) -> list[Flight]:
         """The waiting flights that may go into one op_compiler run together: one user, one set of options, or one key alone."""
         waiting = [flight for flight in self._flights.values() if flight.job is None]

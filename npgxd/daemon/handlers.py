@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 4096
+MAX_SESSIONS_PER_UID = 1024
+MAX_LEASES = 1024
+"""Leases of one session; a hello can name as many."""
 GATHERED_FRAMES = 8
 Reply = tuple[messages.Message, list[bytes]]
 
@@ -96,10 +99,15 @@ class Handlers:
             self.end(earlier)
         if len(self._sessions) >= MAX_SESSIONS:
             raise Refused("LIMIT", f"{MAX_SESSIONS} processes are connected", hint="npgxctl status lists them")
-        if self._keyer.toolchain is None:
-            self._keyer.find()
+        if self._sessions.of_user(peer.uid) >= MAX_SESSIONS_PER_UID:
+            raise Refused(
+                "LIMIT",
+                f"user {peer.uid} has {MAX_SESSIONS_PER_UID} connections",
+                hint="npgxctl status lists them; end some of them",
+            )
+        self._keyer.find_if_missing(now)
         session = self._sessions.open(identity, peer, hello, now)
-        session.differences = self._keyer.differences(hello.toolchain)
+        session.differences, session.compared = self._keyer.differences(hello.toolchain), self._keyer.moves
         self._take_up_leases(session)
         expected, _note = self._coordinator.expected(session.job)
         return messages.Welcome(
@@ -126,7 +134,8 @@ class Handlers:
     def _report(self, session: Session, report: messages.Report, _frames: tuple[bytes, ...], now: float) -> Reply:
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
         if report.state is not ClientState.RECORDING:
-            log.info("pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, report.reason, report.detail)
+            reason, detail = _printable(report.reason), _printable(report.detail)
+            log.info("pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
         return messages.Done(), []
 
     def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], _now: float) -> Reply:
@@ -138,7 +147,9 @@ class Handlers:
     def _submit(self, session: Session, submit: messages.Submit, frames: tuple[bytes, ...], now: float) -> Reply:
         if self.draining:
             raise Refused("DRAINING", "the daemon is stopping", hint="the next one takes the round")
-        self._keyer.serves(session.hello.toolchain)
+        self._keyer.serves(session.hello.toolchain, now)
+        if session.compared != self._keyer.moves:  # what was equal at the hello may not be any more, and the other way round
+            session.differences, session.compared = self._keyer.differences(session.hello.toolchain), self._keyer.moves
         if session.differences:
             first = session.differences[0]
             raise Refused(
@@ -146,7 +157,7 @@ class Handlers:
                 f"{first.what}: this process has {first.rank}, the daemon {first.daemon}",
                 hint="point the daemon's [toolchain] at the CANN that this process uses",
             )
-        raw = self._uploads.take(session.id, submit, frames)
+        raw = self._uploads.take(session.id, submit, frames, uid=session.peer.uid)
         if raw is None:
             return messages.PartTaken(round=submit.round, part=submit.part), []
         taken = self._coordinator.accept(session, submit, raw, now)
@@ -181,6 +192,8 @@ class Handlers:
     def _lease(self, session: Session, lease: messages.Lease, _frames: tuple[bytes, ...], _now: float) -> Reply:
         if not self._coordinator.may_lease(session, lease.view):
             raise Refused("UNKNOWN_VIEW", "no such view for this user", hint="submit the round again")
+        if len(session.leases) >= MAX_LEASES:
+            raise Refused("LIMIT", f"this process has {MAX_LEASES} leases", hint="lease a view once, and keep it")
         offer = self._stores.leases.offer(
             lease.view,
             session=session.id,
@@ -197,3 +210,8 @@ class Handlers:
         view = self._stores.leases.confirm(leased.lease)
         self._coordinator.loaded(session, view)
         return messages.Done(), []
+
+
+def _printable(text: str) -> str:
+    """What a client says, as one line of a log."""
+    return "".join(char if char.isprintable() else "?" for char in text)

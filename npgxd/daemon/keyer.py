@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from npgxd.compile import probe
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 REFRESH_S = 0.1
 """A look at the toolchain's files counts this long."""
+MISSING_S = 2.0
+"""A toolchain that was not found is looked for again after this long, or ten times as long as the search took."""
 
 
 class Keyer:
@@ -40,7 +43,9 @@ class Keyer:
         self.problem = ""
         self.flags = CompilerFlags()
         self._fingerprints: Fingerprinter | None = None
+        self._ground = ""
         self._looked_at = float("-inf")
+        self._look_again_at = float("-inf")
         self.moves = 0
         """How often the toolchain was seen to change."""
         self.find()
@@ -49,14 +54,16 @@ class Keyer:
         """Look for the toolchain (again); without one the daemon runs on, and says why."""
         try:
             toolchain = discover(self._settings, self._environ)
-            self.flags = probe(toolchain)
-            self._fingerprints = Fingerprinter(toolchain, self._memo)
+            flags = probe(toolchain)
+            fingerprints = Fingerprinter(toolchain, self._memo)
+            ground = fingerprints.ground()
         except NpgxError as error:
             if str(error) != self.problem:
                 log.warning("no toolchain: %s", error)
-            self.problem = str(error)
+            self.toolchain, self._fingerprints, self.problem = None, None, str(error)
             return
-        self.toolchain, self.problem = toolchain, ""
+        self.toolchain, self.flags, self._fingerprints, self._ground = toolchain, flags, fingerprints, ground
+        self.problem = ""
 
     def describe(self) -> str:
         """One line for logs and the service manager."""
@@ -85,10 +92,10 @@ class Keyer:
             return ()
         return compare(rank, self._fingerprints.identity())
 
-    def serves(self, rank: ToolchainIdentity) -> Toolchain:
-        """The toolchain, if it can serve this rank; Refused says why not."""
-        if self.toolchain is None:
-            self.find()
+    def serves(self, rank: ToolchainIdentity, now: float) -> Toolchain:
+        """The toolchain as it is now, if it can serve this rank; Refused says why not."""
+        self.refresh(now)
+        self.find_if_missing(now)
         if self.toolchain is None:
             raise Refused("NO_TOOLCHAIN", self.problem)
         soc = rank.soc or self.toolchain.soc
@@ -103,14 +110,25 @@ class Keyer:
         return self.toolchain
 
     def refresh(self, now: float) -> None:
-        """Look whether the toolchain's files changed; ranks that come together share one look."""
+        """Look whether the toolchain's files changed; ranks that come together share one look.
+
+        What counts for every operator (the compiler, its version) is found anew when it changed: it may be another CANN now, or none.
+        """
         if self._fingerprints is None or now - self._looked_at < REFRESH_S:
             return
         self._looked_at = now
         changed = self._fingerprints.refresh()
-        if changed:
+        try:
+            same = self._fingerprints.ground() == self._ground
+        except ToolchainError:
+            same = False
+        if changed or not same:
             self.moves += 1
-            log.warning("the toolchain changed: kernels of %s are compiled anew", ", ".join(sorted(changed)[:20]))
+            log.warning(
+                "the toolchain changed: kernels of %s are compiled anew", ", ".join(sorted(changed)[:20]) or "all operators"
+            )
+        if not same:
+            self.find()
 
     def fingerprint(self, op_type: str) -> str:
         """What decides the bytes of this operator's kernels, besides the record."""
@@ -125,10 +143,13 @@ class Keyer:
         except ToolchainError:
             return False
 
-    def find_if_missing(self) -> None:
-        """Look for the toolchain where there was none."""
-        if self.toolchain is None:
+    def find_if_missing(self, now: float) -> None:
+        """Look for the toolchain where there was none; not all the time, since a compiler can take long to say that it does not run."""
+        if self.toolchain is None and now >= self._look_again_at:
+            begun = time.monotonic()
             self.find()
+            self.moves += self.toolchain is not None
+            self._look_again_at = now + max(MISSING_S, 10 * (time.monotonic() - begun))
 
     def parse(self, raw: Sequence[tuple[str, bytes]]) -> tuple[list[Record], list[Rejected]]:
         """Records as they came; a bad one is named with its reason, and the rest goes on."""

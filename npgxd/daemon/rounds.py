@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
-from npgxd.wire.messages import CompileOptions, Failure, Package, RankInfo, Rejected, RoundProgress, RoundResult
+from npgxd.wire.messages import CompileOptions, Failure, Package, Part, RankInfo, Rejected, RoundProgress, RoundResult
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
+T = TypeVar("T", bound=Part)
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from npgxd.daemon.flights import Need
     from npgxd.store.rounds import RoundEntry
 
 MAX_NAMED = 200
-"""Failures, shadowed keys and rejected records that one message names; their full number is always told."""
+"""Failures, shadowed keys and rejected records that one message names, at most; of failures the full number is always told."""
+NAMED_BYTES = 40 * 1024
+"""What the named things of each of the four kinds may take of a header, which a peer refuses whole when it is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Round:
     entry: RoundEntry | None = None
     """As the journal keeps it."""
     renewals: int = 0
+    size: int = 0
+    """Bytes of its records: most of what it takes of the daemon's memory."""
 
     @property
     def open_keys(self) -> list[str]:
@@ -81,7 +88,7 @@ class Round:
             current=self.current if self.state is RoundState.COMPILING else (),
             elapsed_s=max(0.0, (self.settled_at or now) - self.accepted_at),
             eta_s=eta_s,
-            rejected=self.rejected[:MAX_NAMED],
+            rejected=self.rejected,
             result=self.result,
         )
 
@@ -132,13 +139,25 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
         compiled=compiled,
         view=assembled.view,
         view_kernels=assembled.kernels,
-        failures=tuple(failures[:MAX_NAMED]),
+        failures=named(failures),
         failed=len(failures),
-        shadowed=tuple(
+        shadowed=named(
             Failure(key=key, op_type=settled.needs[key].record.op_type, outcome=settled.settlements[key].outcome, reason=str(why))
-            for key, why in list(assembled.shadowed.items())[:MAX_NAMED]
+            for key, why in assembled.shadowed.items()
         ),
-        packages=tuple(assembled.packages),
+        packages=named(assembled.packages),
         gathered=gathered,
         detail=assembled.problem[:1000],
     )
+
+
+def named(items: Iterable[T]) -> tuple[T, ...]:
+    """As many of ``items``, from the first on, as one message can name: names and reasons come from clients and compilers."""
+    taken: list[T] = []
+    left = NAMED_BYTES
+    for item in islice(items, MAX_NAMED):
+        left -= sum(len(str(value).encode(errors="replace")) + 16 for value in vars(item).values())
+        if left < 0:
+            break
+        taken.append(item)
+    return tuple(taken)

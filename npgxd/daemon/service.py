@@ -12,9 +12,11 @@ import secrets
 import signal
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.admin import AdminPort
@@ -45,6 +47,10 @@ log = logging.getLogger(__name__)
 
 BURST = 64
 """Messages taken from the socket before the loop looks at everything else again."""
+FAULT_S = 1.0
+"""After a fault of ours, so long until what failed is tried again."""
+QUEUED = 32
+"""Messages of one connection that wait in either direction. Each has at most 16 MiB."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
 ENDING_S = 30.0
@@ -83,6 +89,7 @@ class Service:
         )
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._poller = zmq.Poller()
         self._watched: set[int] = set()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -100,6 +107,9 @@ class Service:
         """Open the socket for ranks. The instance lock is held, so whatever lies at its path belongs to nobody."""
         self._router.setsockopt(zmq.LINGER, 500)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
+        self._router.setsockopt(zmq.RCVHWM, QUEUED)
+        self._router.setsockopt(zmq.SNDHWM, QUEUED)
         self._router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
         path = self._config.socket
         before = os.umask(0o117)  # a plain bind would make the socket open to all, for a moment
@@ -109,6 +119,7 @@ class Service:
             os.umask(before)
         path.chmod(0o660)
         self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
         self._poller.register(self._admin.bind(self._context), zmq.POLLIN)
 
@@ -138,27 +149,39 @@ class Service:
 
     def _step(self) -> None:
         now = self._clock()
-        deadline = min(
-            self._coordinator.tick(now),
-            self._dispatcher.tick(now),
-            self._tell_followers(now),
-            self._poll_leases(now),
-            self._housekeeping.tick(now),
-            self._importer.tick(now),
-            self._admin.tick(now),
-            self._drain_deadline,
+        ticks = (
+            self._coordinator.tick,
+            self._dispatcher.tick,
+            self._tell_followers,
+            self._poll_leases,
+            self._housekeeping.tick,
+            self._importer.tick,
+            self._admin.tick,
         )
+        deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._drain_deadline])
         self._watch()
         self._tell_manager()
         timeout = None if deadline == math.inf else max(0, math.ceil((deadline - self._clock()) * 1000))
-        for source, _event in self._poller.poll(timeout):
-            self._serve(source)
+        # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
+        for source, _event in sorted(self._poller.poll(timeout), key=lambda ready: not isinstance(ready[0], int)):
+            self._guarded(partial(self._serve, source))
+
+    def _guarded(self, act: Callable[[], float | None]) -> float:
+        """No fault of ours in one thing may end the daemon, or keep it from the others: it is logged whole, and tried again in a while."""
+        try:
+            result = act()
+        except Exception:
+            log.exception("internal error in the loop")
+            return self._clock() + FAULT_S
+        return math.inf if result is None else result
 
     def _serve(self, source: object) -> None:
         if source is self._router:
             for _ in range(BURST):
                 if not self._receive():
                     break
+        elif source is self._monitor:
+            self._take_disconnects()
         elif source is self._admin.socket:
             self._admin.receive()
         elif source == self._wake_read.fileno():
@@ -187,14 +210,26 @@ class Service:
         except zmq.Again:
             return False
         identity = parts[0].bytes
+        self._take_disconnects()  # of the connection that had this one's descriptor before
         try:
             peer = peer_of(parts[-1])
             reply, frames, request_id = self._answer(identity, peer, [part.bytes for part in parts[1:]])
         except ProtocolError as error:
             log.warning("refused a message: %s", error)
             reply, frames, request_id = refusal_of(error), [], 0
+        session = self._sessions.by_identity(identity)
+        if session is not None and session.connection < 0:
+            self._sessions.on_connection(session, _descriptor(parts[-1]))
         self._send(identity, reply, request_id, frames)
         return True
+
+    def _take_disconnects(self) -> None:
+        """End the sessions whose connections have closed; their processes may live, and say hello on another one."""
+        while self._monitor.poll(0):
+            closed = parse_monitor_message(self._monitor.recv_multipart())["value"]
+            session = self._sessions.by_connection(closed)
+            if session is not None:
+                self._end_session(session, "disconnected")
 
     def _answer(self, identity: bytes, peer: PeerCredentials, parts: list[bytes]) -> tuple[Message, list[bytes], int]:
         envelope = decode(parts)
@@ -212,7 +247,12 @@ class Service:
 
     def _send(self, identity: bytes, message: Message, request_id: int, frames: list[bytes]) -> None:
         try:
-            self._router.send_multipart([identity, *encode(message, request_id, frames)], zmq.NOBLOCK)
+            parts = encode(message, request_id, frames)
+        except (ProtocolError, UnicodeEncodeError):
+            log.exception("a message %r cannot be sent", message.op)
+            parts = encode(Refusal("INTERNAL", "the daemon cannot send its answer", "its log says more"), request_id)
+        try:
+            self._router.send_multipart([identity, *parts], zmq.NOBLOCK)
         except zmq.Again:
             log.warning("a client does not read its messages; one is dropped")
         except zmq.ZMQError as error:
@@ -302,6 +342,16 @@ class Service:
         self._housekeeping.stop()
         for session in self._sessions:
             self._sessions.end(session)
+        self._router.disable_monitor()
+        self._monitor.close(linger=0)
         self._router.close(linger=500)
         self._context.term()
         self._stores.close()
+
+
+def _descriptor(frame: zmq.Frame) -> int:
+    """The descriptor of the connection that a frame came through, as libzmq tells it; -1 if it does not."""
+    try:
+        return int(frame.get("__fd"))
+    except (zmq.ZMQError, ValueError, TypeError):
+        return -1

@@ -1,7 +1,7 @@
 """Sessions: the client processes that are connected, who they are by the kernel's word, and when they have ended.
 
-A session ends when its process does.  Where the process is visible here a pidfd tells at once; where it is not (another pid
-namespace), only its lease locks tell, and the caller polls those.
+A session ends with its connection, and when its process does.  Where the process is visible here a pidfd tells at once; where it is
+not (another pid namespace), the connection tells.  What a process has leased outlives both: only the lock on a lease counts.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ class Session:
     connected_at: float
     started: float = 0.0
     pidfd: int = -1
+    connection: int = -1
+    """The descriptor of the connection in this process, which belongs to libzmq; -1: not known."""
     state: ClientState = ClientState.CONNECTED
     reason: str = ""
     detail: str = ""
     graph: str = ""
     state_since: float = 0.0
     differences: tuple[Difference, ...] = ()
+    compared: int = -1
+    """``Keyer.moves`` at the time of ``differences``."""
     round: str = ""
     leases: set[str] = field(default_factory=set)
     loaded: dict[str, str] = field(default_factory=dict)
@@ -53,8 +57,10 @@ class Session:
         return self.hello.rank
 
     def tell(self, state: ClientState, now: float, *, reason: str = "", detail: str = "", graph: str = "") -> None:
-        """Note the state that the process is in now."""
-        self.state, self.reason, self.detail, self.state_since = state, reason, detail, now
+        """Note the state that the process is in now; said again it is no younger, since others wait for a rank that records only so long."""
+        if state is not self.state or (graph and graph != self.graph):
+            self.state_since = now
+        self.state, self.reason, self.detail = state, reason, detail
         self.graph = graph or self.graph
 
 
@@ -70,6 +76,7 @@ class Sessions:
     def __init__(self) -> None:
         self._by_identity: dict[bytes, Session] = {}
         self._by_pidfd: dict[int, Session] = {}
+        self._by_connection: dict[int, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:  # over a copy: the body may end sessions
         return iter(list(self._by_identity.values()))
@@ -84,6 +91,14 @@ class Sessions:
     def by_pidfd(self, pidfd: int) -> Session | None:
         """The session whose process this pidfd watches."""
         return self._by_pidfd.get(pidfd)
+
+    def by_connection(self, connection: int) -> Session | None:
+        """The session on the connection with this descriptor."""
+        return self._by_connection.get(connection)
+
+    def of_user(self, uid: int) -> int:
+        """How many live sessions a user has."""
+        return sum(session.peer.uid == uid for session in self._by_identity.values())
 
     def of_job(self, job: str) -> list[Session]:
         """The live sessions of one job."""
@@ -101,16 +116,24 @@ class Sessions:
             state_since=now,
         )
         if peer.pid:
-            with contextlib.suppress(OSError, psutil.Error):
+            with contextlib.suppress(OSError):
                 session.pidfd = os.pidfd_open(peer.pid)
-                session.started = psutil.Process(peer.pid).create_time()
                 self._by_pidfd[session.pidfd] = session
+            with contextlib.suppress(psutil.Error):
+                session.started = psutil.Process(peer.pid).create_time()
         self._by_identity[identity] = session
         return session
+
+    def on_connection(self, session: Session, connection: int) -> None:
+        """Note on which connection a session is."""
+        session.connection = connection
+        self._by_connection[connection] = session
 
     def end(self, session: Session) -> None:
         """Forget a session and close its pidfd."""
         self._by_identity.pop(session.identity, None)
+        if self._by_connection.get(session.connection) is session:
+            del self._by_connection[session.connection]
         if session.pidfd >= 0:
             self._by_pidfd.pop(session.pidfd, None)
             os.close(session.pidfd)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import TYPE_CHECKING
 
 from npgxd import __version__
+from npgxd.errors import StoreError
 from npgxd.wire import limits
 from npgxd.wire.states import ClientState
 
@@ -21,9 +23,14 @@ if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
 
+log = logging.getLogger(__name__)
+
 SCHEMA = 1
 MAX_ROUNDS = 200
 MAX_JOBS = 200
+MAX_RANKS = 1000
+MAX_SAID = 300
+"""Characters of what a client says of itself. With the other limits, the document fits into one message whatever clients say."""
 
 
 class StatusPage:
@@ -78,11 +85,19 @@ class StatusPage:
             "workers": {"limit": self._config.compile.workers, **self._dispatcher.describe(now)},
             "queue": self._queue(now),
             "jobs": self._jobs(now),
-            "kernels": self._stores.describe(),
-            "removal": self.removal(now),
-            "cache": self._stores.counters(),
-            "failures": self._stores.failures(),
+            "kernels": self._or(self._stores.describe, dict.fromkeys(("count", "bytes", "packages", "views", "leases"), 0)),
+            "removal": self._or(lambda: self.removal(now), {}),
+            "cache": self._or(self._stores.counters, dict.fromkeys(("hits", "compiled", "failed", "rounds", "records"), 0)),
+            "failures": self._or(self._stores.failures, []),
         }
+
+    def _or(self, told: Callable[[], object], otherwise: object) -> object:
+        """A store that cannot be read is one thing that people look at the status for: the rest of it is told all the same."""
+        try:
+            return told()
+        except (StoreError, OSError) as error:
+            log.error("for the status: %s", error)
+            return otherwise
 
     def started(self, now: float) -> None:
         """The daemon is ready from now on."""
@@ -133,22 +148,28 @@ class StatusPage:
         by_job: dict[str, list[Session]] = {}
         for session in self._sessions:
             by_job.setdefault(session.job, []).append(session)
-        return [self._job(job, members, now) for job, members in list(by_job.items())[:MAX_JOBS]]
+        left = MAX_RANKS
+        jobs: list[dict[str, object]] = []
+        for job, members in list(by_job.items())[:MAX_JOBS]:
+            jobs.append(self._job(job, members, now, left))
+            left = max(0, left - len(members))
+        return jobs
 
-    def _job(self, job: str, members: list[Session], now: float) -> dict[str, object]:
+    def _job(self, job: str, members: list[Session], now: float, most: int) -> dict[str, object]:
         expected, note = self._coordinator.expected(job)
         first = members[0]
         return {
             "job": job,
-            "program": first.hello.program,
+            "program": first.hello.program[:MAX_SAID],
             "uid": first.peer.uid,
             "local_world_size": expected,
             "world_size": first.rank.world_size,
             "note": note,
             "ranks": [
                 self._rank(member, now)
-                for member in sorted(members, key=lambda m: (m.rank.rank is None, m.rank.rank or 0, m.peer.pid))
+                for member in sorted(members, key=lambda m: (m.rank.rank is None, m.rank.rank or 0, m.peer.pid))[:most]
             ],
+            "ranks_total": len(members),
         }
 
     def _rank(self, session: Session, now: float) -> dict[str, object]:
@@ -165,7 +186,7 @@ class StatusPage:
             "local_rank": session.rank.local_rank,
             "state": str(state),
             "reason": session.reason,
-            "detail": session.detail,
+            "detail": session.detail[:MAX_SAID],
             "graph": session.graph,
             "done": done,
             "total": total,

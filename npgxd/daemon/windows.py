@@ -77,7 +77,10 @@ class Windows:
         return size, "" if alone else note
 
     def _new(self, first: Round, now: float) -> Group:
-        group = Group(id=f"{first.job}-{first.id[:8]}", job=first.job, opened_at=now, expected=None)
+        name = f"{first.job}-{first.id[:8]}"
+        if name in self._groups:  # clients choose the ids of rounds
+            name = f"{first.job}-{first.id}"
+        group = Group(id=name, job=first.job, opened_at=now, expected=None)
         self._groups[group.id] = group
         return group
 

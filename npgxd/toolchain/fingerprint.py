@@ -91,6 +91,12 @@ class Fingerprinter:
         """One fingerprint over the whole toolchain, 64 hexadecimal digits: for status and comparison, in no key."""
         return self._all()[1]
 
+    def ground(self) -> str:
+        """One fingerprint over what counts for every op (the compiler, the versions, the SoC), as of the last ``refresh``."""
+        if self._problem is not None:
+            raise self._problem
+        return _digest(self._ground.base)
+
     def identity(self) -> ToolchainIdentity:
         """What a rank with this very toolchain says of it in its hello."""
         return self._all()[2]
