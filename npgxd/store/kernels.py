@@ -5,6 +5,7 @@ Publishing order: stage -> manifest -> fsync the tree -> one rename -> fsync the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import OrderedDict
@@ -159,7 +160,20 @@ class KernelStore:
             self._state.disk.make_directory(shelf, exist_ok=True)
             self._state.disk.fsync_directory(shelf)
         self._catalog.add_kernels(sorted(rows, key=lambda row: (row.sequence, row.id)))
+        self._reconcile_packages()
         return Reconciled(adopted=len(rows), forgotten=len(listed - there.keys()), problems=tuple(problems))
+
+    def _reconcile_packages(self) -> None:
+        """Let the catalog list exactly the run packages that are there and that a kernel came out of; a kernel knows their names."""
+        listed = {str(row[0]) for row in self._catalog.read("SELECT digest FROM packages")}
+        there = {path.stem: path for path in self._state.packages.iterdir() if path.suffix == ".run"}
+        with self._catalog.transaction() as db:
+            db.executemany("DELETE FROM packages WHERE digest = ?", ((digest,) for digest in listed - there.keys()))
+        for digest in sorted(there.keys() - listed):
+            for (kernel,) in self._catalog.read("SELECT id FROM kernels WHERE package = ? LIMIT 1", (digest,)):
+                with contextlib.suppress(StoreError):  # it is found out about when the kernel is served
+                    name = self.manifest(kernel).making.package_name or f"static_kernel_{digest[:18]}.run"
+                    self._catalog.add_package(digest, name, there[digest].lstat().st_size)
 
     def find(self, key: str) -> KernelManifest | None:
         """The kernel that answers ``key``, verified; None if there is none."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from npgxd.oplib.checking import Checking
 from npgxd.oplib.leases import Leases
+from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import Recovery, recover
 from npgxd.oplib.views import Views
 from npgxd.store.disk import TEMPORARY_PREFIX
@@ -16,10 +18,12 @@ from tests.store.made import House, digest, files, making, origin
 from tools.cann_sim.reader import Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
     from npgxd.store.manifest import KernelManifest
 
+T = TypeVar("T")
 BEFORE = "the boot before"
 AFTER = "the boot after"
 STATE = "state"
@@ -73,6 +77,21 @@ class Ground:
         return (self.house.kernels.directory(found.id) / member).read_bytes().removesuffix(b"d0")
 
 
+def drained(steps: Generator[object, None, T]) -> T:
+    """Do all of an act that is done bit by bit; what it comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]
+
+
+def verified(house: House, views: Views, leases: Leases) -> list[str]:
+    """What ``npgxctl verify`` would find."""
+    checking = Checking(house.state, house.catalog, views, leases, house.packages, house.rounds, Pins(house.state))
+    return [f"verify: {p.kind} {p.name[:16]}: {p.detail}" for p in drained(checking.check(repair=False)).problems]
+
+
 def wrong_after(ground: Ground, known: dict[str, set[bytes]], *, quarantine: bool = False) -> list[str]:
     """What is wrong with a recovered state directory. ``known``: for each record, the bytes that a kernel of it may have."""
     state, kernels = ground.house.state, ground.house.kernels
@@ -90,6 +109,7 @@ def wrong_after(ground: Ground, known: dict[str, set[bytes]], *, quarantine: boo
         kernels.verify(kernel)
         problems += _modes(kernels.directory(kernel))
     problems += [f"a view of the boot before: {path.name}" for path in state.views.iterdir()]
+    problems += verified(ground.house, ground.views, ground.leases)
     problems += _wrong_served(ground, known)
     return problems
 

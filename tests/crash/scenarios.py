@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, ClassVar
 
 from npgxd.errors import NpgxError
@@ -110,6 +111,7 @@ class Package(Scenario):
     """A run package is staged as a worker does it, and published."""
 
     BYTES: ClassVar = b"#!/bin/sh\n" * 300
+    DIGEST: ClassVar = hashlib.sha256(BYTES).hexdigest()
 
     def act(self, root: Path, mark: Callable[[str], None]) -> None:
         ground = self.opened(root)
@@ -120,12 +122,12 @@ class Package(Scenario):
         state.disk.make_directory(state.staging / "job", 0o700)
         state.disk.copy_file(source, state.staging / "job" / "package.run")
         state.disk.fsync_directory(state.staging / "job")
-        ground.house.packages.publish(state.staging / "job" / "package.run", digest("p"), "p.run")
+        ground.house.packages.publish(state.staging / "job" / "package.run", self.DIGEST, "p.run")
         mark("published")
         ground.close()
 
     def lost(self, ground: Ground, marks: frozenset[str]) -> list[str]:
-        path = ground.house.packages.path(digest("p"))
+        path = ground.house.packages.path(self.DIGEST)
         if not path.exists():
             return ["the package"] if "published" in marks else []
         return [] if path.read_bytes() == self.BYTES and path.stat().st_mode & 0o777 == 0o644 else ["the package's bytes or mode"]
@@ -219,7 +221,7 @@ class Removed(Publish):
     def prepare(self, root: Path) -> None:
         ground = self.opened(root)
         staged = ground.house.state.staging / "p.run"
-        ground.house.state.disk.write_file(staged, Package.BYTES)
+        ground.house.state.disk.write_file(staged, b"package")
         ground.house.packages.publish(staged, making().package, "p.run")
         ground.publish({"a": b"A", "b": b"B", "c": b"C"})
         ground.close()

@@ -17,7 +17,7 @@ from npgxd.store.disk import DISK, Disk
 from npgxd.store.migrate import Migration, migrate
 from npgxd.store.state import FORMAT, StateDirectory
 from tests.crash.fixtures.make_format1 import FIXTURE, KERNELS, PACKAGE
-from tests.crash.ground import AFTER, Ground, listing
+from tests.crash.ground import AFTER, Ground, listing, verified
 from tests.crash.looking import SHOWN, look, look_at_two_lives
 from tests.crash.scenarios import Scenario
 from tests.store.made import House, digest, making, names, round_entry
@@ -54,6 +54,8 @@ def test_a_state_directory_of_format_1_opens_and_hits(tmp_path: Path, *, lose_ca
     assert house.rounds.pending() == [round_entry()]
     assert Pins(house.state).keys() == {digest("a")}
     assert not list(house.state.quarantine.iterdir())
+    assert verified(house, views, Leases(house.state, AFTER)) == []
+    assert house.packages.name(making().package) == "static_kernel_20260101.run"
     house.close()
 
 
