@@ -37,7 +37,7 @@ class Looked:
 def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int) -> Looked:
     """Every moment of one life: everything that is wrong, with the story of how it came about."""
     looked = Looked()
-    with _place() as place:
+    with memory_directory() as place:
         recorder = _prepared(scenario, place)
         with patch.context() as patched:
             patched.setattr(disk, "os", recorder)
@@ -54,7 +54,7 @@ def look_at_two_lives(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, 
     """
     looked = Looked()
     for kill_at in range(1, MOST_ACTS, stride):
-        with _place() as place:
+        with memory_directory() as place:
             recorder = _prepared(scenario, place)
             recorder.lives = kill_at
             with patch.context() as patched:
@@ -72,7 +72,8 @@ def look_at_two_lives(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, 
     raise AssertionError(f"more than {MOST_ACTS} acts")
 
 
-def _place() -> tempfile.TemporaryDirectory[str]:
+def memory_directory() -> tempfile.TemporaryDirectory[str]:
+    """A new directory, in memory if there is a place for it."""
     memory = Path("/dev/shm")  # thousands of fsyncs that nobody needs there; any directory would do
     return tempfile.TemporaryDirectory(prefix="npgxd-crash-", dir=memory if os.access(memory, os.W_OK) else None)
 
