@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 USAGE = 64
 log = logging.getLogger("npgxd")
 
+DESCRIPTORS = 16_384
+"""Enough for the most sessions that are served."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon until it is asked to stop; the process's exit code."""
@@ -41,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NpgxError as error:
         print(f"npgxd: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"npgxd: {error}", file=sys.stderr)
+        return os.EX_IOERR
     return 0
 
 
@@ -54,6 +61,7 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     from npgxd.daemon.stores import Stores
     from npgxd.wire.credentials import self_test
 
+    _allow_descriptors()
     check_socket_path(config.socket)
     prepare_runtime_directory(config.runtime_dir, 0o700 if user else 0o750)
     with zmq.Context() as context:
@@ -79,6 +87,14 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     )
     service.run()
     log.info("stopped; what was waiting is taken up at the next start")
+
+
+def _allow_descriptors() -> None:
+    """Every rank takes two descriptors; the usual soft limit of 1024 is for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _log_to_stderr(level: str) -> None:

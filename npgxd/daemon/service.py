@@ -29,7 +29,7 @@ from npgxd.daemon.notify import notify
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.status import StatusPage
-from npgxd.errors import NpgxError, ProtocolError
+from npgxd.errors import ConfigError, NpgxError, ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
@@ -115,6 +115,10 @@ class Service:
         before = os.umask(0o117)  # a plain bind would make the socket open to all, for a moment
         try:
             self._router.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            raise ConfigError(
+                f"cannot listen at {path}: {error.strerror}", hint="remove what lies there, or set another runtime_dir"
+            ) from error
         finally:
             os.umask(before)
         path.chmod(0o660)

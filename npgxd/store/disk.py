@@ -203,7 +203,8 @@ class Disk:
         try:
             os.rename(staged, final)
         except OSError as error:
-            if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR}:
+            # The same words are said where the place itself is no directory; then nothing is there, and nobody may think so.
+            if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR} and os.path.lexists(final):
                 return False
             with explained("publish", final):
                 raise
