@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tools.bench import library
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -151,6 +152,8 @@ BENCHES: dict[str, Callable[[Path, Children], dict[str, str]]] = {
     "known": known_records,
     "cold": cold_compile,
     "starts": starts,
+    "many": library.many,
+    "gc": library.gc,
 }
 
 if __name__ == "__main__":
