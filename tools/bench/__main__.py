@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tools.bench import library
+from tools.bench import files, library
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -154,6 +154,8 @@ BENCHES: dict[str, Callable[[Path, Children], dict[str, str]]] = {
     "starts": starts,
     "many": library.many,
     "gc": library.gc,
+    "publish": files.publish,
+    "fingerprint": files.fingerprint,
 }
 
 if __name__ == "__main__":
