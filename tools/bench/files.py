@@ -40,6 +40,9 @@ class _NotWaiting(Disk):
     def fsync_directory(self, path: Path) -> None:
         """Nothing."""
 
+    def fsync_tree(self, root: Path) -> None:
+        """Nothing."""
+
 
 def publish(directory: Path, _children: Children) -> dict[str, str]:
     """A kernel of 1 MiB: staged as a worker does it, then published; beside it, one plain file written and fsynced."""
