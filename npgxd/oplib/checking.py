@@ -103,16 +103,20 @@ class Checking:
 
     def _rows(self, found: Findings) -> Steps[None]:
         """The catalog lists exactly what is there."""
+        there: dict[str, Path] = {}
+        for at, (kernel, place) in enumerate(directories(self.state)):
+            there[kernel] = place
+            if not at % _PAGE:
+                yield Step("rows", at, 0)
         listed = self.catalog.all_kernel_ids()
-        there = dict(directories(self.state))
         yield Step("rows", 0, len(listed))
         for kernel in sorted(listed - there.keys()):
-            if os.path.lexists(self.views.kernels.directory(kernel)) or kernel not in self.catalog.all_kernel_ids():
-                continue
+            if os.path.lexists(self.views.kernels.directory(kernel)) or not self._is_listed(kernel):
+                continue  # published, or removed, meanwhile
             self._add(found, "row_stale", kernel, "its files are gone", "dropped", partial(self.catalog.drop_kernel, kernel))
             yield Step("rows", 0, len(listed))
         for kernel in sorted(there.keys() - listed):
-            if not there[kernel].exists() or self.catalog.read("SELECT 1 FROM kernels WHERE id = ?", (kernel,)):
+            if not there[kernel].exists() or self._is_listed(kernel):
                 continue
             yield from self._unlisted(found, kernel, there[kernel])
 
@@ -137,7 +141,7 @@ class Checking:
             for row in page:
                 yield Step("kernels", found.kernels, total)
                 problem = yield from self._bytes(found, row.id)
-                if not self.catalog.read("SELECT 1 FROM kernels WHERE id = ?", (row.id,)):
+                if not self._is_listed(row.id):
                     continue  # removed meanwhile
                 found.kernels += 1
                 if problem:
@@ -278,6 +282,9 @@ class Checking:
             except StoreError as error:
                 detail = f"{detail}; it cannot be mended: {error}"
         found.problems.append(Problem(kind, name, detail, done))
+
+    def _is_listed(self, kernel: str) -> bool:
+        return bool(self.catalog.read("SELECT 1 FROM kernels WHERE id = ?", (kernel,)))
 
     def _aside(self, path: Path, why: str) -> Callable[[], object]:
         return partial(self.state.set_aside, path, why)

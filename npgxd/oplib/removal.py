@@ -40,7 +40,7 @@ OVERHEAD: Final = 12 * 1024
 NAMED: Final = 200
 """Removed kernels that a report names."""
 _PAGE: Final = 100
-_BATCH: Final = 32
+_BATCH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
