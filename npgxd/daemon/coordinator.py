@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from npgxd.daemon.assembly import Assembly
 from npgxd.daemon.flights import Flights, GivenUp, Try
+from npgxd.daemon.ledger import Ledger
 from npgxd.daemon.refusals import Refused
-from npgxd.daemon.rounds import Assembled, Round, Settlement, named, result_of
+from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.daemon.windows import Windows
 from npgxd.errors import NpgxError, StoreError, ToolchainError
 from npgxd.store.rounds import RoundEntry
-from npgxd.wire.messages import CompileOptions, RankInfo, Rejected, Submit
 from npgxd.wire.states import KeyOutcome, Reason, RoundState
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.stores import Stores
     from npgxd.store.manifest import KernelManifest
     from npgxd.toolchain.record import Record
+    from npgxd.wire.messages import Submit
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ MAX_BYTES_PER_UID = 512 * 1024 * 1024
 """Records of one user's unsettled rounds."""
 TAKE_UP_S = 5.0
 """How often a toolchain is looked for while accepted rounds wait for one."""
-RENEWALS = 3
-"""How often a round starts over because its toolchain moved, or a kernel turned out damaged."""
 VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
 KEPT_ROUNDS = 1024
@@ -62,6 +61,7 @@ class Coordinator:
         self.rounds: dict[str, Round] = {}
         self._windows = Windows(sessions, config.group)
         self._assembly = Assembly(stores, sessions)
+        self._ledger = Ledger(stores, keyer)
         self._postponed: list[RoundEntry] = []
         self._take_up_at = float("inf")
         self.changed: set[str] = set()
@@ -76,24 +76,12 @@ class Coordinator:
             return self.adopt(known, session, now)
         self._check_limits(session.peer.uid, submit.round)
         self._keyer.refresh(now)
-        entry = RoundEntry(
-            round=submit.round,
-            uid=session.peer.uid,
-            gid=session.peer.gid,
-            pid=session.peer.pid,
-            job=session.job,
-            rank=asdict(session.rank),
-            graph=submit.graph,
-            options=asdict(submit.options),
-            recompile=submit.recompile,
-            records=tuple(raw),
-            accepted_at=time.time(),
-        )
-        taken = self._round(entry, session.id, now)
+        entry = _entry(session, submit, raw)
+        taken = self._ledger.round(entry, session.id, now)
         if not submit.recompile:
-            self._settle_known(taken)
+            self._ledger.settle_known(taken)
         if taken.open_keys:
-            self._make_durable(taken)
+            self._ledger.make_durable(taken)
         session.round = taken.id
         self._postponed = [entry for entry in self._postponed if entry.round != taken.id]
         self._stores.count(rounds=1, records=len(raw))
@@ -120,7 +108,7 @@ class Coordinator:
         left, self._postponed = self._postponed, []
         for entry in left:
             try:
-                taken = self._round(entry, "", now)
+                taken = self._ledger.round(entry, "", now)
             except ToolchainError as error:
                 if not self._postponed:
                     log.warning("an accepted round waits for a toolchain: %s", error)
@@ -130,43 +118,12 @@ class Coordinator:
                 log.error("round %s cannot be taken up: %s", entry.round[:8], error)
                 continue
             taken.durable = True
-            self._settle_if_known(taken)
+            self._ledger.settle_if_known(taken)
             self._admit(taken, now)
             self._close(self._windows.alone(taken, now), now)
             taken_up += 1
         self._take_up_at = now + TAKE_UP_S if self._postponed else float("inf")
         return taken_up
-
-    def _round(self, entry: RoundEntry, session: str, now: float) -> Round:
-        """A round as submitted, or as an earlier life wrote it down. ToolchainError if its keys cannot be told."""
-        records, rejected = self._keyer.parse(entry.records)
-        options = CompileOptions.parse(dict(entry.options))
-        keyed = self._keyer.needs(records, options, entry.uid)
-        # What is rejected is kept too: a round that is taken up again must not look better than it was.
-        bad = {item.name for item in rejected}
-        kept = [(need.record.name, need.record.canonical) for need in keyed] + [item for item in entry.records if item[0] in bad]
-        return Round(
-            id=entry.round,
-            uid=entry.uid,
-            session=session,
-            job=entry.job,
-            rank=RankInfo.parse(dict(entry.rank)),
-            graph=entry.graph,
-            options=options,
-            recompile=entry.recompile,
-            records=len(entry.records),
-            rejected=named(Rejected(item.name, item.reason[:300]) for item in rejected),
-            needs={need.key: need for need in reversed(keyed)},
-            accepted_at=now,
-            entry=replace(entry, records=tuple(kept)),
-            size=sum(len(raw) for _, raw in kept),
-        )
-
-    def _make_durable(self, taken: Round) -> None:
-        """Into the journal, on the disk when this returns; StoreError if that cannot be."""
-        if not taken.durable and taken.entry is not None:
-            self._stores.rounds.accept(taken.entry)
-            taken.durable = True
 
     def adopt(self, known: Round, session: Session, now: float) -> Round:
         """A process asks again for a round, perhaps on a new connection: it is that session's round from now on."""
@@ -180,22 +137,6 @@ class Coordinator:
             known.result = None
             self._settle(known, now)
         return known
-
-    def _settle_known(self, taken: Round) -> None:
-        present = self._stores.kernels.find_many(list(taken.needs))
-        for key, manifest in present.items():
-            taken.settle_key(key, Settlement(KeyOutcome.HIT, kernel=manifest.id))
-        for key, reason in self._stores.catalog.failures(taken.open_keys).items():
-            taken.settle_key(key, Settlement(KeyOutcome.FAILED, reason=reason))
-
-    def _settle_if_known(self, waiting: Round) -> None:
-        """The same for a round that is accepted already: if the store cannot tell what is known, it is taken for unknown."""
-        if waiting.recompile:
-            return
-        try:
-            self._settle_known(waiting)
-        except StoreError as error:
-            log.error("round %s: the store cannot tell what is there: %s", waiting.id[:8], error)
 
     def _admit(self, taken: Round, now: float) -> None:
         self.rounds[taken.id] = taken
@@ -241,7 +182,7 @@ class Coordinator:
             waiting = self.rounds.get(member)
             if waiting is None or waiting.result is not None:
                 continue
-            self._settle_if_known(waiting)  # another group may have finished some of them meanwhile
+            self._ledger.settle_if_known(waiting)  # another group may have finished some of them meanwhile
             self._queue(waiting, now)
 
     def _queue(self, waiting: Round, now: float) -> None:
@@ -298,7 +239,7 @@ class Coordinator:
         for name in {waiter for flight in flights for waiter in flight.waiters} & self.rounds.keys():
             waiting = self.rounds[name]
             if waiting.result is None:
-                self._renew(waiting)
+                self._ledger.renew(waiting)
                 self._queue(waiting, now)
 
     def no_space(self, reason: str, now: float) -> None:
@@ -339,13 +280,13 @@ class Coordinator:
 
         What turns out stale or damaged just now is asked for anew, a bounded number of times, and the round waits for it.
         """
-        if self._renew(done):
+        if self._ledger.renew(done):
             self._queue(done, now)
             return
         try:
             assembled = self._assembly.of(done)
         except StoreError as error:
-            if self._mend(done):
+            if self._ledger.mend(done):
                 self._queue(done, now)
                 return
             log.error("round %s has no view: %s", done.id[:8], error)
@@ -373,56 +314,6 @@ class Coordinator:
             done.result.compiled,
             done.result.failed,
         )
-
-    def _renew(self, done: Round) -> bool:
-        """Give every need whose toolchain has moved since its new key; whether one of those is to be waited for."""
-        stale = {key: need for key, need in done.needs.items() if not self._keyer.is_current(need)}
-        if not stale:
-            return False
-        try:
-            fresh = self._keyer.needs([need.record for need in stale.values()], done.options, done.uid)
-        except ToolchainError as error:
-            fresh, reason, why = [], str(error), Reason.NO_TOOLCHAIN
-        else:
-            reason, why = "the toolchain keeps changing", Reason.COMPILE_FAILED
-        if not fresh or done.renewals >= RENEWALS:
-            told = Settlement(KeyOutcome.FAILED, reason=reason, why=why)
-            done.settlements |= dict.fromkeys(stale, told)
-            return False
-        done.renewals += 1
-        for key, need in zip(stale, fresh, strict=True):
-            del done.needs[key]
-            done.settlements.pop(key, None)
-            done.needs[need.key] = need
-        self._settle_if_known(done)
-        return self._waits_again(done)
-
-    def _mend(self, done: Round) -> bool:
-        """Take back kernels that are no longer what they were; whether they are to be waited for, compiled anew."""
-        try:
-            lost = [
-                key for key, told in done.settlements.items() if told.kernel and not self._stores.kernels.recheck(told.kernel)
-            ]
-        except StoreError as error:
-            log.error("a damaged kernel of round %s cannot be set aside: %s", done.id[:8], error)
-            return False
-        if not lost or done.renewals >= RENEWALS:
-            return False
-        done.renewals += 1
-        for key in lost:
-            del done.settlements[key]
-        return self._waits_again(done)
-
-    def _waits_again(self, done: Round) -> bool:
-        if not done.open_keys:
-            return False
-        try:
-            self._make_durable(done)
-        except StoreError as error:
-            told = Settlement(KeyOutcome.FAILED, reason=error.message, why=Reason.STORE_FAILED)
-            done.settlements |= dict.fromkeys(done.open_keys, told)
-            return False
-        return True
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -466,3 +357,19 @@ class Coordinator:
             return 0.0
         costs = [self._stores.cost_of(asked.needs[key].record.op_type) for key in asked.open_keys]
         return max(sum(costs) / self._config.jobs, max(costs, default=0.0))
+
+
+def _entry(session: Session, submit: Submit, raw: Sequence[tuple[str, bytes]]) -> RoundEntry:
+    return RoundEntry(
+        round=submit.round,
+        uid=session.peer.uid,
+        gid=session.peer.gid,
+        pid=session.peer.pid,
+        job=session.job,
+        rank=asdict(session.rank),
+        graph=submit.graph,
+        options=asdict(submit.options),
+        recompile=submit.recompile,
+        records=tuple(raw),
+        accepted_at=time.time(),
+    )

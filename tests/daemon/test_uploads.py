@@ -67,3 +67,25 @@ def test_a_round_over_the_limits_is_refused_whole() -> None:
     with pytest.raises(TooMuch, match="bytes"):
         uploads.take("s", part(0, 1, "1" * 32), (big,) * 65)
     assert uploads.take("s", part(0, 1, "1" * 32), ()) == []
+
+
+def test_one_user_who_finishes_nothing_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npgxd.daemon.uploads.MAX_OPEN_BYTES", 1000)
+    monkeypatch.setattr("npgxd.daemon.uploads.MAX_OPEN_BYTES_PER_UID", 900)
+    uploads = Uploads()
+    large = tuple(pack_records([("a", b"x" * 400)]))
+    assert uploads.take("s1", part(0, 2), large, uid=1) is None
+    assert uploads.take("s2", part(0, 2), large, uid=1) is None
+    with pytest.raises(TooMuch, match="of user 1"):
+        uploads.take("s3", part(0, 2), large, uid=1)
+    assert uploads.take("s4", part(0, 2), large, uid=2) is None
+    assert uploads.take("s4", part(1, 2), frames("b"), uid=2) is not None
+    with pytest.raises(ProtocolError, match="out of order"):
+        uploads.take("s1", part(1, 2), frames("b"), uid=1)
+    assert uploads.take("s2", part(1, 2), frames("b"), uid=1) is not None, "only the oldest had to go"
+
+
+def test_a_message_with_far_too_many_records_is_refused_at_the_first_frame_that_is_too_much() -> None:
+    frame = pack_records((str(number), b"") for number in range(limits.MAX_ROUND_RECORDS + 1))[0]
+    with pytest.raises(TooMuch, match="records"):
+        Uploads().take("s", part(0, 1), (frame, b"\xc1 never looked at"))

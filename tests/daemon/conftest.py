@@ -1,0 +1,79 @@
+"""A daemon's parts without its loop: real stores, a real simulated toolchain, sessions of this process."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npgxd.daemon.config import load
+from npgxd.daemon.coordinator import Coordinator
+from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.handlers import Handlers
+from npgxd.daemon.keyer import Keyer
+from npgxd.daemon.sessions import Session, Sessions
+from npgxd.daemon.stores import Stores
+from npgxd.wire.credentials import PeerCredentials
+from npgxd.wire.messages import Hello, RankInfo, Submit
+from tools.cann_sim import Costs, SimulatedCann, create, records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from npgxd.daemon.rounds import Round
+
+NOBODY = PeerCredentials(os.getuid(), os.getgid(), 0)
+
+
+@dataclass
+class Parts:
+    """All of a daemon but its sockets."""
+
+    cann: SimulatedCann
+    stores: Stores
+    keyer: Keyer
+    sessions: Sessions
+    coordinator: Coordinator
+    dispatcher: Dispatcher
+    handlers: Handlers
+
+    def session(self, peer: PeerCredentials = NOBODY, **rank: object) -> Session:
+        return self.sessions.open(secrets.token_bytes(5), peer, Hello(versions=(1,), rank=RankInfo(**rank)), 0.0)
+
+    def submit(self, session: Session, *sizes: int, now: float = 0.0, name: str = "", bad: bytes = b"") -> Round:
+        raw = [(f"{size}.json", records.encode(records.matmul(size, 32, 64))) for size in sizes]
+        raw += [("bad.json", bad)] if bad else []
+        return self.coordinator.accept(session, Submit(round=name or secrets.token_hex(16)), raw, now)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    cann = create(tmp_path / "cann", version="9.1.0", soc="Ascend910B3", costs=Costs(startup_s=0, per_op_s=0))
+    path = tmp_path / "npgxd.toml"
+    path.write_text(f"""
+        [daemon]
+        state_dir = "{tmp_path / "state"}"
+        runtime_dir = "{tmp_path / "run"}"
+        [toolchain]
+        home = "{cann.home}"
+        opp = "{cann.opp}"
+        soc = "Ascend910B3"
+    """)
+    config = load(path, user=False, environ={})
+    stores = Stores.open(config.state_dir)
+    keyer = Keyer(config.toolchain.settings(), {}, tmp_path / "memo.json")
+    sessions = Sessions()
+    coordinator = Coordinator(config, stores, keyer, sessions)
+    handlers = Handlers(
+        instance="0" * 32, stores=stores, keyer=keyer, sessions=sessions, coordinator=coordinator, status=lambda _now: []
+    )
+    dispatcher = Dispatcher(config, stores, keyer, coordinator)
+    yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers)
+    dispatcher.stop()
+    for session in sessions:
+        sessions.end(session)
+    stores.close()
