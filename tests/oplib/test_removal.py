@@ -180,12 +180,13 @@ def test_what_is_pinned_told_or_published_lately_stays(swept):
     assert swept.collect().kept == {"pinned": 1}
 
 
-def test_what_comes_to_be_needed_while_a_pass_is_under_way_stays(swept):
+@pytest.mark.parametrize("moment", ["kernels", "removing"])
+def test_what_comes_to_be_needed_while_a_pass_is_under_way_stays(swept, moment):
     for name in "abcd":
         swept.oplib.house.publish(name)
     steps = swept.steps(NOTHING)
     for step in steps:
-        if step.what == "kernels":
+        if step.what == moment:
             break
     swept.oplib.house.kernels.find_many([digest("a")])
     view = swept.oplib.views.assemble([swept.oplib.house.kernels.find(digest("b"))])
