@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-toolchain",
         action="store_true",
-        help="also take the kernels of the run packages there: only if this very toolchain made them, which nothing in them proves",
+        help="also run the run packages there and take their kernels: only if this very toolchain made them, which nothing in them proves",
     )
     add_options(parser)
 
