@@ -26,8 +26,10 @@ from npgxd.errors import NpgxError
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from npgxd.compile.install import Extraction
 
 _TAIL_CHARACTERS = 2000
 
@@ -76,7 +78,7 @@ class CompileRun:
         except Stopped as stopped:
             made = _Made(None, (), self._all_failed(RunFailed(str(stopped), transient=True)))
         except NpgxError as error:
-            made = _Made(None, (), self._all_failed(RunFailed(error.message, transient=outcome.may_pass(error))))
+            made = _Made(None, (), self._all_failed(RunFailed(str(error), transient=outcome.may_pass(error))))
         except OSError as error:
             made = _Made(None, (), self._all_failed(RunFailed(outcome.explain(error), transient=True)))
         self._leave(made)
@@ -96,13 +98,13 @@ class CompileRun:
     def _run(self) -> _Made:
         spec = self._spec
         argv = command.op_compiler_command(spec)
-        extraction = extraction_for(spec.toolchain.cann_version, install_path=spec.toolchain.install_path)
+        extraction = extraction_for(install_path=spec.toolchain.install_path)
         self._claim(os.getpid())
         self._directory.make_scratch()
         command.write_records(spec)
         package = self._compile(argv)
         staging = Staging(spec, package)
-        self._install(extraction.command(package, self._directory), staging)
+        self._install(extraction, package, staging)
         self._stop.check()
         verdict = verify(extraction.ai_core(self._directory), spec)
         kernels = staging.kernels(verdict, self._watch, self._share(), self._between_kernels)
@@ -129,10 +131,11 @@ class CompileRun:
             raise RunFailed(failure.reason, transient=failure.transient, blame=outcome.killed_by(ended.code) is None)
         return self._directory.out / packages[0]
 
-    def _install(self, argv: list[str], staging: Staging) -> None:
+    def _install(self, extraction: Extraction, package: Path, staging: Staging) -> None:
         """Let the package install itself into the job's own root; ``staging`` has its bytes as they were before it ran."""
         self._directory.out.joinpath(staging.made.name).chmod(0o700)
-        ended = self._execute(argv, "installer")
+        environment = extraction.prepare(self._directory, self._environment)
+        ended = self._execute(extraction.command(package, self._directory), "installer", environment=environment)
         if ended.stopped:
             raise RunFailed(self._why_stopped(ended, "the run package's installer"), transient=True)
         if ended.code:
@@ -158,13 +161,24 @@ class CompileRun:
     # ---- what they use -----------------------------------------------------------------------------------------------
 
     def _execute(
-        self, argv: list[str], name: str, *, started: bool = False, on_line: Callable[[str], None] | None = None
+        self,
+        argv: list[str],
+        name: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        started: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ) -> Exit:
         self._stop.check()
         spec = self._spec
         limits = Limits(self._began + spec.deadline_s, spec.grace_s, spec.log_bytes)
         program = Program(
-            argv, name=name, directory=self._directory, environment=self._environment, limits=limits, on_line=on_line
+            argv,
+            name=name,
+            directory=self._directory,
+            environment=self._environment if environment is None else environment,
+            limits=limits,
+            on_line=on_line,
         )
 
         def begin() -> None:

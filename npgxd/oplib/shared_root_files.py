@@ -1,0 +1,169 @@
+"""The files of our kernels in a shared root: copied whole, on the disk before an index names them, and looked after by their stats.
+
+They are copies and not links, so that what somebody does to them in the root does not reach the store that mends them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from npgxd.errors import StoreError
+from npgxd.oplib.shared_root_choice import directory_of, place_of
+from npgxd.store.disk import TEMPORARY_PREFIX, Disk
+from npgxd.store.plain import digest_plain, read_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from npgxd.store.manifest import KernelManifest
+
+log = logging.getLogger(__name__)
+
+MAX_KERNEL_FILE: Final = 1024 * 1024 * 1024
+Signature = tuple[int, int, int, int, int, int]
+
+
+def signature(path: str | Path) -> Signature | None:
+    """What changes when a file does: device, inode, size, times and mode; None if there is none."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116 -- asked for every file at every look
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_mode
+
+
+class KernelFiles:
+    """Our kernels' directories below one ``ai_core``. ``source`` says where the store has a kernel."""
+
+    def __init__(self, ai_core: Path, source: Callable[[str], Path], disk: Disk) -> None:
+        self._ai_core = ai_core
+        self._source = source
+        self._disk = disk
+        self._seen: dict[str, dict[str, Signature | None]] = {}
+        """kernel -> its files in the root, as they were when they were whole."""
+        self._borrowed: dict[str, dict[str, Signature | None]] = {}
+
+    def place(self, manifests: Iterable[KernelManifest]) -> dict[str, str]:
+        """Have the files of all these kernels there, whole and on the disk; kernel -> why not, for those that could not be."""
+        failed: dict[str, str] = {}
+        fresh: list[KernelManifest] = []
+        for manifest in manifests:
+            if manifest.id in self._seen and not self._changed(self._seen[manifest.id]):
+                continue
+            if os.path.lexists(self._ai_core / directory_of(manifest.id)):
+                self._attempt(manifest, failed, self._mend)
+            else:
+                fresh.append(manifest)
+        if fresh:
+            self._bring(fresh, failed)
+        return failed
+
+    def borrow(self, borrowed: Mapping[str, Iterable[str]]) -> None:
+        """Look after others' objects, too: kernel -> their paths relative to ``ai_core/``."""
+        self._borrowed = {
+            kernel: {path: signature(path) for name in paths for path in self._both(name)} for kernel, paths in borrowed.items()
+        }
+
+    def forget(self, *, but: Iterable[str] = ()) -> None:
+        """Look after no kernels but these any more."""
+        kept = set(but)
+        self._seen = {kernel: files for kernel, files in self._seen.items() if kernel in kept}
+
+    def damaged(self, manifests: Mapping[str, KernelManifest]) -> set[str]:
+        """Of the kernels that are looked after, those with a file that is gone or has other bytes; only changed files are read."""
+        found = {kernel for kernel, files in self._borrowed.items() if self._changed(files)}
+        for kernel, files in self._seen.items():
+            if not self._changed(files):
+                continue
+            if kernel in manifests and self._is_whole(manifests[kernel]):
+                self._seen[kernel] = self._signatures(manifests[kernel])
+            else:
+                found.add(kernel)
+        return found
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _changed(files: Mapping[str, Signature | None]) -> bool:
+        return any(seen is None or signature(path) != seen for path, seen in files.items())
+
+    def _both(self, name: str) -> tuple[str, str]:
+        """An object and its json, as text."""
+        stem = f"{self._ai_core}/{name.removesuffix('.o')}"
+        return f"{stem}.o", f"{stem}.json"
+
+    def _signatures(self, manifest: KernelManifest) -> dict[str, Signature | None]:
+        place = f"{self._ai_core}/{place_of(manifest)}"
+        return {f"{place}/{member.name}": signature(f"{place}/{member.name}") for member in manifest.members}
+
+    def _is_whole(self, manifest: KernelManifest) -> bool:
+        place = self._ai_core / place_of(manifest)
+        try:
+            return all(digest_plain(place / m.name) == (m.sha256, m.size) for m in manifest.members)
+        except StoreError:
+            return False
+
+    def _attempt(self, manifest: KernelManifest, failed: dict[str, str], act: Callable[[KernelManifest], None]) -> None:
+        try:
+            act(manifest)
+        except StoreError as error:
+            log.error("kernel %s cannot be put into the op library: %s", manifest.id[:16], error)
+            failed[manifest.id] = error.message
+            self._seen.pop(manifest.id, None)
+
+    def _mend(self, manifest: KernelManifest) -> None:
+        """Replace what is gone or has other bytes, file by file, each by one rename."""
+        if not self._is_whole(manifest):
+            disk = self._disk
+            path = self._ai_core
+            for part in place_of(manifest).split("/"):
+                path /= part
+                if disk.make_directory(path, exist_ok=True):
+                    disk.fsync_directory(path.parent)
+            for member in manifest.members:
+                try:
+                    whole = digest_plain(path / member.name) == (member.sha256, member.size)
+                except StoreError:
+                    whole = False
+                if not whole:
+                    disk.write_file(path / member.name, read_plain(self._source(manifest.id) / member.name, MAX_KERNEL_FILE))
+            if not self._is_whole(manifest):
+                raise StoreError(f"kernel {manifest.id[:16]} has other bytes in the store than its manifest says")
+        self._seen[manifest.id] = self._signatures(manifest)
+
+    def _bring(self, fresh: Iterable[KernelManifest], failed: dict[str, str]) -> None:
+        """Copy kernels into a directory that nobody looks into, force all of it to the disk at once, and rename each into place."""
+        disk = self._disk
+        staged = self._ai_core / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        disk.make_directory(staged)
+        try:
+            copied: list[KernelManifest] = []
+            for manifest in fresh:
+                self._attempt(manifest, failed, lambda manifest: self._copy(manifest, staged))
+                if manifest.id not in failed:
+                    copied.append(manifest)
+            disk.fsync_tree(staged)
+            for manifest in copied:
+                name = directory_of(manifest.id)
+                if not disk.publish(staged / name, self._ai_core / name, durable=False):
+                    failed[manifest.id] = f"{name} is in the way"
+            disk.fsync_directory(self._ai_core)
+        finally:
+            disk.remove_tree(staged)
+        for manifest in copied:
+            if manifest.id not in failed:
+                self._seen[manifest.id] = self._signatures(manifest)
+
+    def _copy(self, manifest: KernelManifest, staged: Path) -> None:
+        path = staged
+        for part in place_of(manifest).split("/"):
+            path /= part
+            self._disk.make_directory(path)
+        for member in manifest.members:
+            source = self._source(manifest.id) / member.name
+            if self._disk.copy_file(source, path / member.name, durable=False) != (member.sha256, member.size):
+                raise StoreError(f"{member.name} has other bytes in the store than its manifest says")
