@@ -54,7 +54,7 @@ class Peer:
 
     def submit(self, *sizes: int, name: str = "", bad: int = 0, **more: Any) -> dict[str, Any]:
         items = [(label, text.encode()) for label, text in matmuls(*sizes)]
-        items += [(f"{number:03}{WIDE * 252}", b"[]") for number in range(bad)]
+        items += [(WIDE * 255, f'{{"{WIDE * 64}": 1, "{WIDE * 64}": 2}}'.encode())] * bad  # the reason quotes the key
         return self.ask("submit", pack_records(items), round=name or secrets.token_hex(16), **more)
 
     def result(self, told: dict[str, Any]) -> dict[str, Any]:
@@ -151,11 +151,15 @@ def test_a_client_that_never_reads_is_not_waited_for_and_costs_little(node: Node
     deaf, other = peers(node), peers(node)
     deaf.hello()
     other.hello()
+    large = [(name, json.dumps({**json.loads(text), "note": "x" * 200_000}).encode()) for name, text in matmuls(16, 32, 48, 64)]
+    name = secrets.token_hex(16)
+    assert deaf.result(deaf.ask("submit", pack_records(large), round=name))["state"] == "INSTALLED"
     before = psutil.Process(node.daemon.pid).memory_info().rss
-    for _ in range(3000):
-        deaf.socket.send_multipart([msgpack.packb({"v": 1, "id": 7, "op": "status"})])
+    for number in range(1000):
+        deaf.socket.send_multipart([msgpack.packb({"v": 1, "id": number, "op": "gathered", "round": name})])
     assert other.result(other.submit(16))["state"] == "INSTALLED"
-    assert psutil.Process(node.daemon.pid).memory_info().rss - before < 64 * 1024 * 1024
+    eventually(lambda: "does not read" in node.log.read_text(), "the queue of the deaf one is full")
+    assert psutil.Process(node.daemon.pid).memory_info().rss - before < 150 * 1024 * 1024
 
 
 # ---- connections and processes ---------------------------------------------------------------------------------------
