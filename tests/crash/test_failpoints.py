@@ -95,6 +95,33 @@ def test_fc07_a_daemon_killed_at_a_named_act_is_started_again_and_nothing_is_los
     assert wrong_with(node.state) == []
 
 
+REMOVAL = {
+    "out of sight": "rename:staging/dropped-*/*:1",
+    "all out of sight": "fsync:staging/dropped-*:1",
+    "half unlinked": "unlink:staging/dropped-*:2",
+    "a package": "unlink:packages/*:1",
+}
+
+
+@pytest.mark.parametrize("name", REMOVAL)
+def test_a_daemon_killed_while_it_removes_leaves_whole_kernels_or_none(make_node: Callable[..., Node], name: str) -> None:
+    node = make_node()
+    node.start()
+    node.rank(matmuls(16, 32)).end()
+    eventually(lambda: len(node.compiled()) == 2 and not list((node.state / "rounds").iterdir()), "the round is settled")
+    assert node.stop() == 0
+    node.settings["store"] = {"max_gb": 1e-9, "gc_interval_s": 1, "recent_s": 0}
+    start_failing(node, f"{REMOVAL[name]}:kill")
+    wait_for_the_kill(node)
+    node.settings["store"] = {}
+    node.start()
+    outcome = node.rank(matmuls(16, 32)).outcome()
+    assert (outcome["state"], outcome["missing"], outcome["extra"], outcome["torn"]) == ("INSTALLED", 0, 0, 0), outcome
+    assert len(node.compiled()) == 2 + outcome["compiled"]
+    assert node.stop() == 0
+    assert wrong_with(node.state) == []
+
+
 DISK_FAULTS = {
     "no space to accept": "write:staging/.npgxd-*:3:ENOSPC",
     "accepted, but not durable": "fsync:rounds:2:EIO",
