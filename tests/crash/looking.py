@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.store import disk
-from tests.crash.model import Crash, Enumerated, Killed, Recorder, crashes, materialise, path_of
+from tests.crash.model import Crash, Enumerated, crashes, materialise
+from tests.crash.recording import Killed, Recorder, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from npgxd.oplib.views import View
     from npgxd.store.manifest import KernelManifest
 
-EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "30"))
 OPS = ("a", "b", "c", "d", "e")
 SOME = st.lists(st.sampled_from(OPS), min_size=1, max_size=4, unique=True)
 MOMENTS = ("never", "accepted", "published", "viewed", "settled", "offered", "locked")

@@ -126,9 +126,9 @@ def test_power_loss_at_any_moment_of_a_migration_leaves_the_old_state_or_the_new
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    looked = look(Format0(), "format 0", monkeypatch, per_moment=24)
+    looked = look(Format0(), "format 0", monkeypatch, per_moment=12)
     assert looked.strangers == []
-    assert looked.told.states > 100
+    assert looked.told.states > 50
     assert not looked.wrong, "\n".join(looked.wrong[:SHOWN])
 
 
@@ -136,7 +136,7 @@ def test_a_kill_at_any_moment_of_a_migration_and_power_loss_in_the_next_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    looked = look_at_two_lives(Format0(), "format 0", monkeypatch, per_moment=3, stride=3)
+    looked = look_at_two_lives(Format0(), "format 0", monkeypatch, per_moment=2, stride=7)
     assert not looked.wrong, "\n".join(looked.wrong[:SHOWN])
 
 

@@ -15,10 +15,10 @@ from tests.crash.scenarios import SCENARIOS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PER_MOMENT = int(os.environ.get("NPGXD_CRASH_STATES", "24"))
+PER_MOMENT = int(os.environ.get("NPGXD_CRASH_STATES", "12"))
 """States looked at for each moment of a scenario at most; all of them where there are no more."""
 FEWEST_STATES = 10
-STRIDES = {"publish": 3, "cold-round": 5, "removal": 2}
+STRIDES = {"creation": 3, "publish": 5, "cold-round": 11, "removal": 3, "journal": 2, "package": 2}
 """In long scenarios every few acts are enough for each run of the suite."""
 
 
@@ -41,8 +41,8 @@ def test_a_kill_then_a_start_then_power_loss_and_what_was_acknowledged_after_the
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    stride = 1 if PER_MOMENT > 24 else STRIDES.get(name, 1)
-    looked = look_at_two_lives(SCENARIOS[name](), name, monkeypatch, per_moment=PER_MOMENT // 8, stride=stride)
+    stride = 1 if PER_MOMENT > 12 else STRIDES.get(name, 1)
+    looked = look_at_two_lives(SCENARIOS[name](), name, monkeypatch, per_moment=max(2, PER_MOMENT // 8), stride=stride)
     print(f"{name}: {looked.told.states} states at {looked.told.moments} moments, killed before each {stride}. act")
     assert looked.told.states >= FEWEST_STATES
     assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {looked.told.states} states", *looked.wrong[:SHOWN]))
