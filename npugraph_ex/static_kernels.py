@@ -200,7 +200,7 @@ class StaticKernels:
         return self._reselect(outcome)
 
     def _reselect(self, outcome: Outcome) -> Outcome:
-        if outcome.view is None:
+        if outcome.view is None and outcome.root is None:
             return outcome
         try:
             logger.debug("npugraph_ex: %s", self._engine.reselect(outcome.view))

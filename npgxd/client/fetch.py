@@ -6,10 +6,11 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.client.connection import DaemonSilent
+from npgxd.client.default_root import RootDiffers, check_root, default_root
 from npgxd.client.lease import LeaseGone, StoreNotVisible, below, hold, store_root
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire.messages import Lease, Leased, LeaseOffer, Package, RoundProgress
-from npgxd.wire.states import Reason
+from npgxd.wire.states import Reason, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +26,10 @@ _FORGOTTEN = frozenset({"UNKNOWN_VIEW", "UNKNOWN_LEASE"})
 
 
 class Fetched(NamedTuple):
-    """A leased view and the packages; or the reason why there is no view."""
+    """A leased view and the packages; or the reason why there is no view. ``root``: with a shared root, what to load instead of it."""
 
     view: Path | None = None
+    root: Path | None = None
     packages: tuple[tuple[str, Path], ...] = ()
     reason: Reason = Reason.STORE_NOT_VISIBLE
     problem: str = ""
@@ -46,10 +48,14 @@ def fetch(
             return _fetch(session, environ, settled), settled
         except StoreNotVisible as error:
             return Fetched(problem=error.message, hint=error.hint), settled
+        except RootDiffers as error:  # it may have been made anew a moment ago
+            if tried == _TRIES:
+                return Fetched(problem=error.message, hint=error.hint), settled
+            reason: NpgxError = error
         except DaemonSilent:
             raise
         except (DaemonUnavailable, LeaseGone) as error:
-            reason: NpgxError = error
+            reason = error
         except RequestRefused as error:
             if error.refusal not in _FORGOTTEN:
                 raise
@@ -71,7 +77,10 @@ def _fetch(session: Session, environ: Mapping[str, str], settled: RoundProgress)
         log.debug("npgxd: run packages: %s", error)
         return Fetched()
     view = _lease(session, root, result.view) if result.view is not None else None
-    return Fetched(view=view, packages=_packages(root, result.packages))
+    own = default_root(environ) if view is not None and result.strategy is Strategy.SHARED_ROOT else None
+    if own is not None:
+        check_root(own, result.root)
+    return Fetched(view=view, root=own, packages=_packages(root, result.packages))
 
 
 def _lease(session: Session, root: Path, view: str) -> Path:

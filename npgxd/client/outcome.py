@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npgxd.wire.plain import Plain, plain
-from npgxd.wire.states import ClientState, Reason, RoundState
+from npgxd.wire.states import ClientState, Reason, RoundState, Strategy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,8 @@ class Progress(Plain):
 class Outcome(Plain):
     """How a request for static kernels ended; every way that it can end is one of these, never an exception.
 
-    ``view`` is the leased op-library root to reselect (absolute; None: nothing new to load), ``round`` the id under which the
+    ``view`` is the leased op-library root to reselect (absolute; None: nothing new to load); with ``strategy`` shared_root (CANN before
+    9.1.0) there is none, and ``root`` is this process's default root, to be reselected without a path.  ``round`` is the id under which the
     daemon took it (empty: it never did).  ``packages`` are the run packages that served it, with their vendor names.
     """
 
@@ -73,6 +74,8 @@ class Outcome(Plain):
     failures: tuple[Failure, ...] = ()
     shadowed: tuple[Failure, ...] = ()
     view: Path | None = None
+    root: Path | None = None
+    strategy: Strategy = Strategy.VIEW
     packages: tuple[tuple[str, Path], ...] = ()
     gathered: int = 0
     simulated: bool = False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.client.outcome import Outcome
 from npgxd.errors import NpgxError, RequestRefused
-from npgxd.wire.states import ClientState, Reason
+from npgxd.wire.states import ClientState, Reason, Strategy
 
 if TYPE_CHECKING:
     from npgxd.client.fetch import Fetched
@@ -17,6 +17,8 @@ _BY_REFUSAL = {
     "CANN_VERSION": (ClientState.DEGRADED, Reason.CANN_VERSION),
     "UNSUPPORTED_SOC": (ClientState.DISABLED, Reason.UNSUPPORTED_SOC),
     "TOOLCHAIN_MISMATCH": (ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH),
+    "NOT_WRITABLE": (ClientState.DEGRADED, Reason.NOT_WRITABLE),
+    "OP_LIBRARY": (ClientState.DEGRADED, Reason.OP_LIBRARY),
     "DRAINING": (ClientState.DEGRADED, Reason.DAEMON_DRAINING),
 }
 _STATUS = "npgxctl status shows the daemon's toolchain"
@@ -79,7 +81,9 @@ def settled_outcome(settled: RoundProgress, fetched: Fetched) -> Outcome:
         compiled=result.compiled,
         failures=result.failures,
         shadowed=result.shadowed,
-        view=fetched.view,
+        view=fetched.view if result.strategy is Strategy.VIEW else None,
+        root=fetched.root,
+        strategy=result.strategy,
         packages=fetched.packages,
         gathered=result.gathered,
     )
@@ -102,7 +106,7 @@ def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
                 "these operators are not covered",
             )
         case _:
-            return result.detail, ""
+            return result.detail, result.hint
 
 
 def _first(failures: tuple[Failure, ...]) -> str:

@@ -84,6 +84,13 @@ class StoreSection:
 
 
 @dataclass(frozen=True, slots=True)
+class LibrarySection:
+    """``[op_library]``: the shared op library of CANN before 9.1.0."""
+
+    leave_after_s: float = _key(60.0, "seconds for which kernels that no process needs stay in it", low=0, high=604_800)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSection:
     """``[group]``: how long ranks of one job wait for each other's records."""
 
@@ -105,6 +112,7 @@ class Config:
     compile: CompileSection = CompileSection()
     store: StoreSection = StoreSection()
     group: GroupSection = GroupSection()
+    op_library: LibrarySection = LibrarySection()
 
     @property
     def socket(self) -> Path:
@@ -128,6 +136,7 @@ SECTIONS: dict[str, type] = {
     "compile": CompileSection,
     "store": StoreSection,
     "group": GroupSection,
+    "op_library": LibrarySection,
 }
 
 

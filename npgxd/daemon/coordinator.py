@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from npgxd.daemon.assembly import Assembly
 from npgxd.daemon.flights import Flights, GivenUp, Try
 from npgxd.daemon.ledger import Ledger
+from npgxd.daemon.placing import Placing
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.daemon.windows import Windows
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from npgxd.daemon.config import Config
     from npgxd.daemon.groups import Group
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.placing import Placed
+    from npgxd.daemon.roots import OpLibrary
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
     from npgxd.store.manifest import KernelManifest
@@ -52,7 +55,9 @@ KEPT_BYTES = 128 * 1024 * 1024
 class Coordinator:
     """Rounds, groups and keys of one daemon. All times are monotonic seconds, passed in."""
 
-    def __init__(self, config: Config, stores: Stores, keyer: Keyer, sessions: Sessions) -> None:
+    def __init__(
+        self, config: Config, stores: Stores, keyer: Keyer, sessions: Sessions, library: OpLibrary | None = None
+    ) -> None:
         self._config = config
         self._stores = stores
         self._keyer = keyer
@@ -62,6 +67,7 @@ class Coordinator:
         self._windows = Windows(sessions, config.group)
         self._assembly = Assembly(stores, sessions)
         self._ledger = Ledger(stores, keyer)
+        self.placing = Placing(library)
         self._postponed: list[RoundEntry] = []
         self._take_up_at = float("inf")
         self.changed: set[str] = set()
@@ -132,8 +138,8 @@ class Coordinator:
         other, known.session = known.session != session.id, session.id
         session.round = known.id
         told = known.result
-        if told is not None and (other or (told.view is not None and told.view not in self._stores.views)):
-            # Its view is gone, or was made for what another process has loaded: it is made anew, for this one.
+        if told is not None and (other or told.root or (told.view is not None and told.view not in self._stores.views)):
+            # Its view, or the root that it is in, is gone, or was made for what another process has loaded: it is made anew.
             known.result = None
             self._settle(known, now)
         return known
@@ -280,6 +286,8 @@ class Coordinator:
 
         What turns out stale or damaged just now is asked for anew, a bounded number of times, and the round waits for it.
         """
+        if done.id in self.placing:
+            return
         if self._ledger.renew(done):
             self._queue(done, now)
             return
@@ -291,6 +299,21 @@ class Coordinator:
                 return
             log.error("round %s has no view: %s", done.id[:8], error)
             assembled = Assembled(None, 0, {}, problem=error.message)
+        told = self.placing.begin(done, assembled, now)
+        if told is not None:
+            self._conclude(done, told, now)
+
+    def placed(self, name: str, placed: Placed, now: float) -> None:
+        """A round's kernels are in the shared op library now, or cannot be."""
+        told, done = self.placing.ended(name, placed), self.rounds.get(name)
+        if told is None or done is None or done.result is not None:
+            return
+        if all(self._keyer.is_current(need) for need in done.needs.values()):
+            self._conclude(done, told, now)
+        else:
+            self._settle(done, now)
+
+    def _conclude(self, done: Round, assembled: Assembled, now: float) -> None:
         done.result = result_of(done, assembled, gathered=len(self.gathered(done)))
         done.state = RoundState.SETTLED
         if not done.settled_at:  # what is told again counts once
@@ -349,7 +372,7 @@ class Coordinator:
             r.result.view
             for r in self.rounds.values()
             if r.result is not None and r.result.view is not None and now - r.settled_at < VIEW_GRACE_S
-        }
+        } | self.placing.views
 
     def eta(self, asked: Round) -> float | None:
         """Seconds until the round is settled, as far as past costs tell; None when nothing is known."""

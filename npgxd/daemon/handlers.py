@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ from npgxd.daemon.refusals import Refused
 from npgxd.daemon.uploads import Uploads
 from npgxd.wire import limits, messages
 from npgxd.wire.codec import pack_records
-from npgxd.wire.states import ClientState
+from npgxd.wire.states import ClientState, Reason, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.roots import OpLibrary
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
     from npgxd.wire.credentials import PeerCredentials
@@ -42,6 +44,7 @@ class Handlers:
         keyer: Keyer,
         sessions: Sessions,
         coordinator: Coordinator,
+        library: OpLibrary | None = None,
         status: Callable[[float], list[bytes]],
     ) -> None:
         self._instance = instance
@@ -49,6 +52,7 @@ class Handlers:
         self._keyer = keyer
         self._sessions = sessions
         self._coordinator = coordinator
+        self._library = library
         self._status = status
         self._uploads = Uploads()
         self.draining = False
@@ -121,6 +125,7 @@ class Handlers:
             toolchain_problem=self._keyer.problem[:2000],
             differences=session.differences,
             local_world_size=expected,
+            strategy=self._library.strategy if self._library is not None else Strategy.VIEW,
         ), []
 
     def _take_up_leases(self, session: Session) -> None:
@@ -132,6 +137,11 @@ class Handlers:
                 self._coordinator.loaded(session, facts.view)
 
     def _report(self, session: Session, report: messages.Report, _frames: tuple[bytes, ...], now: float) -> Reply:
+        if session.hurt and report.state is ClientState.INSTALLED:
+            # What it says of one graph does not undo what was done to the process.
+            report = dataclasses.replace(
+                report, state=ClientState.DEGRADED, reason=str(Reason.OP_LIBRARY_DAMAGED), detail=session.hurt
+            )
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
         if report.state is not ClientState.RECORDING:
             reason, detail = _printable(report.reason), _printable(report.detail)
@@ -157,6 +167,8 @@ class Handlers:
                 f"{first.what}: this process has {first.rank}, the daemon {first.daemon}",
                 hint="point the daemon's [toolchain] at the CANN that this process uses",
             )
+        if self._library is not None:
+            self._library.check()
         raw = self._uploads.take(session.id, submit, frames, uid=session.peer.uid)
         if raw is None:
             return messages.PartTaken(round=submit.round, part=submit.part), []

@@ -101,12 +101,6 @@ class Keyer:
         soc = rank.soc or self.toolchain.soc
         if not is_supported(soc):
             raise Refused("UNSUPPORTED_SOC", f"static kernels do not exist for {soc}", hint="they need an Atlas A2 or A3 product")
-        if not self.toolchain.supports_install_path:
-            raise Refused(
-                "CANN_VERSION",
-                f"CANN {self.toolchain.cann_version} has no reselect with a path, which views need",
-                hint="use CANN 9.1.0 or later; the shared root of older versions is not served by this npgxd",
-            )
         return self.toolchain
 
     def refresh(self, now: float) -> None:

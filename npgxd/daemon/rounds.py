@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from npgxd.wire.messages import CompileOptions, Failure, Package, Part, RankInfo, Rejected, RoundProgress, RoundResult
-from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
+from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState, Strategy
 
 T = TypeVar("T", bound=Part)
 
@@ -110,7 +110,13 @@ class Assembled:
     shadowed: Mapping[str, Reason]
     packages: Sequence[Package] = ()
     problem: str = ""
-    """Why there is no view although there are kernels."""
+    """Why there is no view although there are kernels, or why not all of them could be brought to the process."""
+    hint: str = ""
+    why: Reason = Reason.STORE_FAILED
+    """``problem`` in one word."""
+    strategy: Strategy = Strategy.VIEW
+    root: str = ""
+    """The marker of the shared root that the kernels are in."""
 
 
 def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResult:
@@ -122,7 +128,7 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
         whys = {done.why for done in settled.settlements.values() if not done.kernel}
         state, reason = ClientState.DEGRADED, whys.pop() if len(whys) == 1 else Reason.COMPILE_FAILED
     elif assembled.problem:
-        state, reason = ClientState.DEGRADED, Reason.STORE_FAILED
+        state, reason = ClientState.DEGRADED, assembled.why
     elif assembled.shadowed:
         first = next(iter(assembled.shadowed.values()))
         state, reason = ClientState.DEGRADED, first
@@ -148,6 +154,9 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
         packages=named(assembled.packages),
         gathered=gathered,
         detail=assembled.problem[:1000],
+        hint=assembled.hint[:500],
+        strategy=assembled.strategy,
+        root=assembled.root,
     )
 
 

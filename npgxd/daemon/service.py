@@ -20,13 +20,15 @@ from zmq.utils.monitor import parse_monitor_message
 
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.admin import AdminPort
-from npgxd.daemon.coordinator import Coordinator
+from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import Housekeeping
 from npgxd.daemon.importing import Importer
 from npgxd.daemon.notify import notify
+from npgxd.daemon.placing import awaited, settled_at
 from npgxd.daemon.refusals import refusal_of
+from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.status import StatusPage
 from npgxd.errors import ConfigError, NpgxError, ProtocolError
@@ -67,12 +69,15 @@ class Service:
         self._clock = clock
         self.instance = secrets.token_hex(16)
         self._sessions = Sessions()
-        self._coordinator = Coordinator(config, stores, keyer, self._sessions)
+        self._library = OpLibrary(config.op_library.leave_after_s, stores, keyer, self._sessions)
+        self._coordinator = Coordinator(config, stores, keyer, self._sessions, self._library)
+        self._library.settled_at = partial(settled_at, self._coordinator.rounds)
         self._dispatcher = Dispatcher(config, stores, keyer, self._coordinator)
         self._housekeeping = Housekeeping(config.store, stores, keyer, self._coordinator)
         self._dispatcher.housekeeping = self._housekeeping
         page = StatusPage(config, self.instance, stores, keyer, self._sessions, self._coordinator, self._dispatcher)
         page.removal = self._housekeeping.describe
+        page.library = self._library.describe
         self._importer = Importer(config, stores, keyer, self._coordinator, self._dispatcher)
         acts = Acts(
             stores, self._coordinator, self._housekeeping, self._importer, lambda why, at_once: self._drain(why, at_once=at_once)
@@ -85,6 +90,7 @@ class Service:
             keyer=keyer,
             sessions=self._sessions,
             coordinator=self._coordinator,
+            library=self._library,
             status=page.frames,
         )
         self._context = zmq.Context()
@@ -125,6 +131,7 @@ class Service:
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
+        self._poller.register(self._library.fileno(), zmq.POLLIN)
         self._poller.register(self._admin.bind(self._context), zmq.POLLIN)
 
     def resume(self) -> int:
@@ -160,6 +167,7 @@ class Service:
             self._poll_leases,
             self._housekeeping.tick,
             self._importer.tick,
+            self._tend_library,
             self._admin.tick,
         )
         deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._drain_deadline])
@@ -190,6 +198,8 @@ class Service:
             self._admin.receive()
         elif source == self._wake_read.fileno():
             self._take_signals()
+        elif source == self._library.fileno():
+            self._take_placed()
         elif isinstance(source, int):
             session = self._sessions.by_pidfd(source)
             if session is not None:
@@ -310,6 +320,16 @@ class Service:
             self._next_lease_poll = now + LEASE_POLL_S
         return self._next_lease_poll
 
+    def _tend_library(self, now: float) -> float:
+        rounds, placing = self._coordinator.rounds, self._coordinator.placing
+        return self._library.tick(now, lambda: placing.views | awaited(rounds.values(), self._sessions, now - VIEW_GRACE_S))
+
+    def _take_placed(self) -> None:
+        """Rounds whose kernels are in the shared op library now, or cannot be."""
+        now = self._clock()
+        for name, placed in self._library.take(now).items():
+            self._coordinator.placed(name, placed, now)
+
     def _take_signals(self) -> None:
         try:
             self._wake_read.recv(4096)
@@ -344,6 +364,7 @@ class Service:
         self._dispatcher.stop()
         self._admin.close()
         self._housekeeping.stop()
+        self._library.close()
         for session in self._sessions:
             self._sessions.end(session)
         self._router.disable_monitor()

@@ -48,6 +48,8 @@ class Session:
     """``Keyer.moves`` at the time of ``differences``."""
     round: str = ""
     leases: set[str] = field(default_factory=set)
+    hurt: str = ""
+    """What somebody did to kernels that this process had loaded from a shared op library; empty if nothing."""
     loaded: dict[str, str] = field(default_factory=dict)
     """simplified key -> id of the kernel that this process loaded first; the runtime keeps that one for the process's life."""
 

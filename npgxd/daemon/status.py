@@ -56,6 +56,7 @@ class StatusPage:
         self._started: float | None = None
         self.draining = False
         self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
+        self.library: Callable[[], dict[str, object]] = dict
 
     def frames(self, now: float) -> list[bytes]:
         """The document as JSON, cut into payload frames."""
@@ -87,6 +88,7 @@ class StatusPage:
             "jobs": self._jobs(now),
             "kernels": self._or(self._stores.describe, dict.fromkeys(("count", "bytes", "packages", "views", "leases"), 0)),
             "removal": self._or(lambda: self.removal(now), {}),
+            "op_library": self._or(self.library, {}),
             "cache": self._or(self._stores.counters, dict.fromkeys(("hits", "compiled", "failed", "rounds", "records"), 0)),
             "failures": self._or(self._stores.failures, []),
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock, Timeout
 
-from npgxd.oplib.shared_root_place import LibraryError
+from npgxd.oplib.shared_root_place import InUse, LibraryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class RootLock:
         try:
             lock.acquire()
         except Timeout:
-            raise LibraryError(
+            raise InUse(
                 f"another npgxd installs into this op library (it holds {self._path})",
                 hint="one npgxd serves a node: stop the other one, or give it another CANN",
             ) from None

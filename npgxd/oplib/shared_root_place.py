@@ -34,6 +34,10 @@ class NotWritable(LibraryError):
     exit_code = 77
 
 
+class InUse(LibraryError):
+    """Another npgxd works in this root."""
+
+
 def default_root(environ: Mapping[str, str]) -> Path:
     """The root that the runtime reads: ``$ASCEND_HOME_PATH/opp_latest`` if it resolves, else ``$ASCEND_OPP_PATH`` (docs/cann.md)."""
     home = environ.get("ASCEND_HOME_PATH", "")

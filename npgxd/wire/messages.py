@@ -13,7 +13,7 @@ from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 from npgxd.wire._fields import Check, flag, identifier, integer, mapping, number, optional, pattern, sequence, take, text, word
 from npgxd.wire.plain import Plain, plain
-from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
+from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState, Strategy
 
 T = TypeVar("T")
 
@@ -167,6 +167,7 @@ class Welcome(Message):
     toolchain_problem: str = _is(text(limits.MAX_TEXT), "")
     differences: tuple[Difference, ...] = _is(sequence(Difference.check, 256), tuple)
     local_world_size: int | None = _is(RANK, None)
+    strategy: Strategy = _is(word(Strategy), Strategy.VIEW)
 
 
 @plain
@@ -266,6 +267,10 @@ class RoundResult(Part):
     packages: tuple[Package, ...] = _is(sequence(Package.check, 4096), tuple)
     gathered: int = _is(COUNT, 0)
     detail: str = _is(text(limits.MAX_TEXT), "")
+    hint: str = _is(text(limits.MAX_TEXT), "")
+    strategy: Strategy = _is(word(Strategy), Strategy.VIEW)
+    root: str = _is(text(64), "")
+    """With a shared root: the generation marker that the process must find in its own default root."""
 
 
 @plain

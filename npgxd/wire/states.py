@@ -35,6 +35,13 @@ class KeyOutcome(StrEnum):
     LEFT_OUT = "left_out"  # op_compiler ended well, and its package has no such kernel
 
 
+class Strategy(StrEnum):
+    """How the kernels of a round reach the processes that asked for them."""
+
+    VIEW = "view"  # CANN >= 9.1.0: a root of its own, which is given to reselect
+    SHARED_ROOT = "shared_root"  # older CANN: installed into the default root, which is reselected without a path
+
+
 class Reason(StrEnum):
     """Why a client is DISABLED or DEGRADED, or how it came to be INSTALLED."""
 
@@ -60,3 +67,6 @@ class Reason(StrEnum):
     REFUSED = "refused"
     RESELECT_FAILED = "reselect_failed"
     RECORDING_FAILED = "recording_failed"
+    NOT_WRITABLE = "not_writable"
+    OP_LIBRARY = "op_library"
+    OP_LIBRARY_DAMAGED = "op_library_damaged"

@@ -57,6 +57,6 @@ class Engine(Protocol):
         """How this device's runs are recorded."""
         ...
 
-    def reselect(self, view: Path) -> str:
-        """Load the kernels of ``view``; a word on what there was to do. Raises ReselectFailed."""
+    def reselect(self, view: Path | None) -> str:
+        """Load the kernels of ``view``, or (None, CANN before 9.1.0) of the default root; a word on it. Raises ReselectFailed."""
         ...

@@ -58,7 +58,7 @@ class EagerEngine:
         """The one that describes aten calls."""
         return PortableRecorder(surroundings)
 
-    def reselect(self, view: Path) -> str:
+    def reselect(self, view: Path | None) -> str:
         """Nothing is loaded: no CANN runtime runs on this device."""
         del view
         return f"{self.device} runs its own kernels, so there is nothing to reselect"

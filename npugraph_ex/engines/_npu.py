@@ -51,18 +51,22 @@ class NpuEngine:
         del surroundings
         return NpuRecorder(NpuDump(_torch_npu()._C, SWITCH))  # noqa: SLF001 -- where torch_npu has the dump
 
-    def reselect(self, view: Path) -> str:
-        """Load ``view`` for this process, with no operator in flight (docs/cann.md, "How the runtime reads it")."""
+    def reselect(self, view: Path | None) -> str:
+        """Load ``view``, or the default root, with no operator in flight (docs/cann.md, "How the runtime reads it")."""
         npu = _torch_npu().npu
-        load = getattr(npu, "_aclnn_reselect_static_kernel_with_path", None)
+        name = "_aclnn_reselect_static_kernel" if view is None else "_aclnn_reselect_static_kernel_with_path"
+        load = getattr(npu, name, None)
         if load is None:
             raise ReselectFailed(
-                "this torch_npu or CANN cannot load static kernels from a path",
-                hint="aclnnReselectStaticKernelWithPath exists in CANN 9.1.0 and later",
+                f"this torch_npu or CANN cannot load static kernels {'again' if view is None else 'from a path'}",
+                hint="aclnnReselectStaticKernelWithPath exists in CANN 9.1.0 and later; older ones need a torch_npu that has "
+                "torch_npu.npu._aclnn_reselect_static_kernel",
             )
         try:
             npu.synchronize()
-            load(str(view))
+            load(*(() if view is None else (str(view),)))
         except (RuntimeError, OSError, ValueError, TypeError) as error:
-            raise ReselectFailed(f"reselecting {view} failed: {error}", hint="The graph runs with dynamic kernels") from error
+            raise ReselectFailed(
+                f"reselecting {view or 'the default root'} failed: {error}", hint="The graph runs with dynamic kernels"
+            ) from error
         return "reselected"

@@ -188,10 +188,22 @@ def test_an_option_that_could_be_taken_for_another_is_not_passed_on(bench: Bench
     assert bench.cann.runs() == ()
 
 
-def test_a_version_without_install_path_is_refused_before_anything_is_compiled(bench: Bench) -> None:
+def test_a_package_without_install_path_goes_into_the_jobs_own_root_and_not_into_the_nodes(bench: Bench) -> None:
+    result = bench.run(bench.spec([ADD, MATMUL], install_path=False))
+    assert len(result.kernels) == 2, result.failed
+    assert not (bench.cann.opp / "static_kernel").exists()
+
+
+@pytest.mark.parametrize("kind", ["installer_does_nothing", "installer_fails"])
+def test_an_installer_that_leaves_nothing_where_it_was_sent_fails_the_job_with_a_remedy(bench: Bench, kind: str) -> None:
+    bench.cann.order("Add", kind)
     failed = only(bench.run(bench.spec([ADD], install_path=False)).failed)
-    assert "shared-root" in failed.reason
-    assert bench.cann.runs() == ()
+    assert failed.transient
+    assert "installer" in failed.reason
+    if kind == "installer_does_nothing":
+        assert "redirected-root" in failed.reason
+        assert "ASCEND_OPP_PATH" in failed.reason
+    assert not (bench.cann.opp / "static_kernel").exists()
 
 
 def test_a_compiler_that_is_gone_fails_the_job_with_its_path(bench: Bench) -> None:

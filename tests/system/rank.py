@@ -34,6 +34,8 @@ def main(ask: str, report: str) -> None:
         )
         if outcome.view is not None:
             reader.load(outcome.view)
+        elif outcome.root is not None:
+            reader.load_default(os.environ)
         rounds.append(
             {
                 "state": str(outcome.state),
@@ -47,6 +49,8 @@ def main(ask: str, report: str) -> None:
                 "rejected": [[item.name, item.reason] for item in outcome.rejected],
                 "failures": [[item.op_type, str(item.outcome), item.reason] for item in outcome.failures],
                 "shadowed": [[item.op_type, item.reason] for item in outcome.shadowed],
+                "strategy": str(outcome.strategy),
+                "root": None if outcome.root is None else str(outcome.root),
                 "view": None if outcome.view is None else str(outcome.view),
                 "packages": [name for name, _path in outcome.packages],
                 "gathered": sorted(name for name, _raw in client.gathered(outcome.round)),
