@@ -2,5 +2,5 @@
 
 Promise: an accepted round is durable; a key is compiled at most once at a time on the node; every follower hears something at least every
 second until its round is settled, and what it hears is true; a stop finishes what runs, keeps what waits, and exits 0.  One
-thread, one poll loop: sockets, sessions, groups and jobs are all driven by it, and whatever could block it runs in a worker process.
+poll loop drives sockets, sessions, groups and jobs; compiles run in worker processes, and what a shared op root needs in one thread.
 """
