@@ -98,7 +98,7 @@ def test_an_older_layout_has_its_versions_beside_its_packages(cann: SimulatedCan
 
 
 @pytest.mark.parametrize(("version", "supported"), [("8.5.0", False), ("9.0.0", False), ("9.1.0-beta.1", False), ("9.1.0", True)])
-def test_install_path_exists_from_the_release_of_9_1(tmp_path: Path, version: str, supported: bool) -> None:  # noqa: FBT001
+def test_install_path_exists_from_the_release_of_9_1(tmp_path: Path, version: str, supported: bool) -> None:
     cann = create(tmp_path / "cann", version=version)
     assert discover(ToolchainSettings(), cann.env()).supports_install_path is supported
 

@@ -80,7 +80,7 @@ def test_order_space_and_escapes_never_count(
     fields: dict[str, Any],
     chance: random.Random,
     indent: int | None,
-    ascii_: bool,  # noqa: FBT001
+    ascii_: bool,
 ) -> None:
     plain = parse_record("a", json.dumps(fields).encode())
     other = parse_record("b", json.dumps(shuffled(fields, chance), indent=indent, ensure_ascii=ascii_).encode())

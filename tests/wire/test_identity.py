@@ -138,7 +138,7 @@ def test_the_digest_is_of_the_content_wherever_it_lies(cann: SimulatedCann, tmp_
         ("sim-runs.jsonl", False),
     ],
 )
-def test_what_decides_kernels_counts_and_nothing_else(cann: SimulatedCann, memo: Path, where: str, counts: bool) -> None:  # noqa: FBT001
+def test_what_decides_kernels_counts_and_nothing_else(cann: SimulatedCann, memo: Path, where: str, counts: bool) -> None:
     before = digest_of(cann, memo)
     path = cann.home / where
     path.parent.mkdir(parents=True, exist_ok=True)

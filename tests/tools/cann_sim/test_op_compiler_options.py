@@ -74,7 +74,7 @@ def test_follow_takes_false_from_9_0(shared):
 
 
 @pytest.mark.parametrize(("version", "takes_value"), [("8.5.0", False), ("9.0.0", True), ("9.1.0", True)])
-def test_help_tells_whether_follow_takes_a_value(bench_for, version: str, takes_value: bool):  # noqa: FBT001 -- a table's column
+def test_help_tells_whether_follow_takes_a_value(bench_for, version: str, takes_value: bool):
     bench = bench_for(version)
     shown = bench.op_compiler("--help").stdout
     assert f"SIMULATED CANN {version}" in shown
