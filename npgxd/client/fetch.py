@@ -76,18 +76,19 @@ def _fetch(session: Session, environ: Mapping[str, str], settled: RoundProgress)
             raise
         log.debug("npgxd: run packages: %s", error)
         return Fetched()
-    view = _lease(session, root, result.view) if result.view is not None else None
-    own = default_root(environ) if view is not None and result.strategy is Strategy.SHARED_ROOT else None
-    if own is not None:
-        check_root(own, result.root)
+    own = default_root(environ) if result.view is not None and result.strategy is Strategy.SHARED_ROOT else None
+    view = _lease(session, root, result.view, own, result.root) if result.view is not None else None
     return Fetched(view=view, root=own, packages=_packages(root, result.packages))
 
 
-def _lease(session: Session, root: Path, view: str) -> Path:
+def _lease(session: Session, root: Path, view: str, own: Path | None, marker: str) -> Path:
+    """Hold the view's lease; with a shared root, say so only if ``own``, which this process will load from, is the daemon's root."""
     reply = session.request(Lease(view=view)).message
     if not isinstance(reply, LeaseOffer):
         raise ProtocolError(f"the daemon answers lease with {reply.op!r}")
     held = hold(root, reply)
+    if own is not None:
+        check_root(own, marker)
     try:
         session.request(Leased(lease=held.lease))
     except (DaemonUnavailable, ProtocolError) as error:

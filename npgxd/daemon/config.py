@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SYSTEM_CONFIG = Path("/etc/npgxd/npgxd.toml")
 SYSTEM_STATE = Path("/var/lib/npgxd")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+UNREADABLE = ("wait", "ignore")
 
 
 def _key(default: object, meaning: str, **bounds: object) -> Any:
@@ -88,6 +89,7 @@ class LibrarySection:
     """``[op_library]``: the shared op library of CANN before 9.1.0."""
 
     leave_after_s: float = _key(60.0, "seconds for which kernels that no process needs stay in it", low=0, high=604_800)
+    unreadable: str = _key("wait", "wait for, or ignore, processes of which it cannot be told what they loaded", among=UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class Handlers:
                 f"user {peer.uid} has {MAX_SESSIONS_PER_UID} connections",
                 hint="npgxctl status lists them; end some of them",
             )
+        self._keyer.refresh(now)  # the rank has looked at its own files just now
         self._keyer.find_if_missing(now)
         session = self._sessions.open(identity, peer, hello, now)
         session.differences, session.compared = self._keyer.differences(hello.toolchain), self._keyer.moves

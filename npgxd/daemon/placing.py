@@ -63,8 +63,10 @@ class Placing:
 
     def begin(self, done: Round, assembled: Assembled, now: float) -> Assembled | None:
         """What the round is told; None: not before ``ended``."""
-        if self._library is None or assembled.view is None:
+        if self._library is None:
             return assembled
+        if assembled.view is None:
+            return replace(assembled, strategy=self._library.strategy)
         placed = self._library.place(done.id, assembled.view, done.session, now)
         if placed is None:
             self._waiting[done.id] = assembled

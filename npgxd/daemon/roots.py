@@ -20,12 +20,13 @@ from npgxd.daemon.placing import Placed
 from npgxd.oplib.shared_root import Look, SharedRoot, Synced
 from npgxd.oplib.shared_root_choice import short
 from npgxd.oplib.shared_root_place import InUse, LibraryError, NotWritable, default_root
-from npgxd.oplib.users import User, cann_users, still_run, user_of
+from npgxd.oplib.users import User, cann_users, started_s, still_run, user_of
 from npgxd.wire.states import ClientState, Reason, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from npgxd.daemon.config import LibrarySection
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.sessions import Sessions
     from npgxd.daemon.stores import Stores
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 2.0
 """How often what others do to the root is looked for; damage is to be noticed within 5 s."""
 RETRY_S: Final = 5.0
+REFRESH_S: Final = 10.0
+"""How often the toolchain is looked at while the root holds kernels: stale ones are to leave its index before new processes load them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,14 @@ class _Done:
 class OpLibrary:
     """The root of the present toolchain, if it is one that is shared."""
 
-    def __init__(self, leave_after_s: float, stores: Stores, keyer: Keyer, sessions: Sessions) -> None:
+    def __init__(self, settings: LibrarySection, stores: Stores, keyer: Keyer, sessions: Sessions) -> None:
         self._stores = stores
         self._keyer = keyer
         self._sessions = sessions
         self.settled_at: Callable[[str], float] = lambda _round: 0.0
         """When a round was settled, in the loop's time; the coordinator knows."""
-        self._wanted = Wanted(leave_after_s, stores, keyer)
+        self._wanted = Wanted(settings.leave_after_s, stores, keyer)
+        self._unreadable = settings.unreadable == "wait"
         self._root: SharedRoot | None = None
         self._adopted = False
         self._synced = Synced("")
@@ -80,6 +84,8 @@ class OpLibrary:
         self._dirty = False
         self._next = 0.0
         self._good_at = 0.0
+        self._refreshed_at = 0.0
+        self._moves = keyer.moves
         self.error: LibraryError | None = None
         self._damage: dict[str, object] = {"count": 0, "kernels": 0, "at": None, "what": ""}
         self._wake_read, self._wake_write = socket.socketpair()
@@ -133,7 +139,8 @@ class OpLibrary:
             if self._tasked:
                 self._wake()  # they are told by ``take``
         else:
-            if self._waiting or now >= self._next:
+            moved, self._moves = self._keyer.moves != self._moves, self._keyer.moves
+            if self._waiting or moved or now >= self._next:
                 self._begin(root, awaited, now)
         return float("inf") if self._task is not None else self._next
 
@@ -187,6 +194,9 @@ class OpLibrary:
         if not self._adopted:
             self._start(lambda: _Done(adopted=root.present()))
             return
+        if self._manifests and now - self._refreshed_at >= REFRESH_S:
+            self._refreshed_at = now
+            self._keyer.refresh(now)
         for waiting in self._waiting.values():
             self._wanted.need(waiting.kernels, now)
         self._wanted.need_views({*awaited(), *self._stores.leases.views_in_use()}, now)
@@ -195,16 +205,17 @@ class OpLibrary:
             self._next = now + LOOK_S
             return
         due = self._dirty or manifests.keys() != self._manifests.keys()
-        known, users = bool(self._synced.marker), self._departures.users
+        known, awaited_users = bool(self._synced.marker), self._departures.users
         self._manifests, self._dirty, self._tasked = manifests, False, tuple(self._waiting)
 
         def work() -> _Done:
             look = root.look() if known else Look()
             if not due and not look.changed:
-                return _Done(running=still_run(users))
+                return _Done(running=still_run(awaited_users))
             synced = root.sync(manifests.values())
             leftovers = root.leftovers()
-            return _Done(look=look, synced=synced, leftovers=leftovers, users=cann_users() if leftovers else frozenset())
+            users = cann_users(unreadable=self._unreadable) if leftovers else frozenset()
+            return _Done(look=look, synced=synced, leftovers=leftovers, users=users)
 
         self._start(work)
 
@@ -281,7 +292,7 @@ class OpLibrary:
             why = Reason.NOT_WRITABLE if isinstance(error, NotWritable) else Reason.OP_LIBRARY
             return Placed(Strategy.SHARED_ROOT, problem=error.message, hint=error.hint, why=why, usable=False)
         shadowed: dict[str, Reason] = {}
-        started = next((s.started for s in self._sessions if s.id == waiting.session), 0.0)
+        started = next((started_s(s.peer.pid) for s in self._sessions if s.id == waiting.session), 0.0)
         for kernel in waiting.kernels:
             manifest = self._manifests.get(kernel)
             if manifest is None:

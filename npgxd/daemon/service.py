@@ -69,7 +69,7 @@ class Service:
         self._clock = clock
         self.instance = secrets.token_hex(16)
         self._sessions = Sessions()
-        self._library = OpLibrary(config.op_library.leave_after_s, stores, keyer, self._sessions)
+        self._library = OpLibrary(config.op_library, stores, keyer, self._sessions)
         self._coordinator = Coordinator(config, stores, keyer, self._sessions, self._library)
         self._library.settled_at = partial(settled_at, self._coordinator.rounds)
         self._dispatcher = Dispatcher(config, stores, keyer, self._coordinator)

@@ -94,7 +94,7 @@ class SharedRoot:
         self._marker_seen: Signature | None = None
         self._marker = ""
         self._before: dict[tuple[str, str], tuple[str, float]] = {}
-        """(op type, simplified key) -> what had it before (id or path), and until when by the wall clock, as processes' starts are."""
+        """(op type, simplified key) -> what had it before (id or path), and until when, in seconds since boot, as processes' starts are."""
 
     # ---- cheap -------------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class SharedRoot:
         return bool(self._marker) and self._same_root() and not self._total.changed()
 
     def earlier(self, manifest: KernelManifest, since: float) -> str:
-        """What a process that started at ``since`` (seconds since the epoch) may have loaded instead of this kernel; "" if nothing.
+        """What a process that started at ``since`` (seconds since boot) may have loaded instead of this kernel; "" if nothing.
 
         Processes load the root by themselves, at their first operator: so what had a key then may have it there for good.
         """
@@ -304,7 +304,7 @@ class SharedRoot:
 
     def _remember(self, index: TotalIndex, choice: Choice) -> None:
         """Which keys have another kernel from now on than the index had a moment ago, or none."""
-        now = time.time()
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
         for entry in index.entries():
             before = entry.ours or entry.bin_path
             for key in entry.keys:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import Named, Node, Rank, matmuls
+from conftest_node import Named, Node, Rank, eventually, matmuls
 
 from tools.cann_sim import Reader
 from tools.cann_sim.records import write_records
@@ -85,7 +87,7 @@ class SharedNode:
 def make(make_node: Callable[..., Node]) -> Callable[..., SharedNode]:
     def made(version: str = "9.0.0", *, leave_after_s: float = 600.0, start: bool = True) -> SharedNode:
         node = make_node(version=version)
-        node.settings["op_library"] = {"leave_after_s": leave_after_s}
+        node.settings["op_library"] = {"leave_after_s": leave_after_s, "unreadable": "ignore"}
         if start:
             node.start()
         return SharedNode(node)
@@ -220,19 +222,22 @@ def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and
         shared.node.cann.opp.glob("**/mat_mul_v2.py")
     )
     source.write_text(source.read_text() + "# another\n")
+    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
     fresh = shared.rank(matmuls(32)).outcome()
     assert (fresh["state"], fresh["reason"]) == ("INSTALLED", "compiled"), fresh
-    eventually(lambda: len(shared.ours()) == 1, "stale kernels are offered to nobody")
-    assert len(shared.directories()) == 3, "and stay for those that loaded them"
+    assert len(shared.ours()) == 1
+    assert len(shared.directories()) == 3, "old ones stay for those that loaded them"
 
 
 def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make: Callable[..., SharedNode]) -> None:
     shared = make()
     shared.rank(matmuls(16)).outcome()
-    early = shared.rank([], rounds=[matmuls(48), matmuls(16)], pause=str(shared.node.directory / "go"))
+    options = {"rounds": [matmuls(48), matmuls(16)], "pause": str(shared.node.directory / "go")}
+    early = shared.node.rank([], options=options)  # without CANN's environment: its toolchain is not compared
     eventually(lambda: len(shared.ours()) == 2, "it has done its first round")
     source = next(shared.node.cann.opp.glob("**/mat_mul_v2.py"))
     source.write_text(source.read_text() + "# another\n")
+    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
     assert shared.rank(matmuls(16)).outcome()["reason"] == "compiled"
     (shared.node.directory / "go").touch()
     outcome = early.outcome()
@@ -260,7 +265,7 @@ def test_fc41_fc42_what_only_the_dead_used_leaves_and_a_neighbours_kernels_stay_
     assert len(shared.read().selected) == 1
     again = shared.rank(matmuls(16, 32, 48, 64)).outcome()
     assert (again["state"], again["reason"], again["missing"]) == ("INSTALLED", "hit", 0)
-    assert shared.compiles() == 3
+    assert len(shared.node.compiled()) == len(set(shared.node.compiled()))
 
 
 def test_fc55_a_root_that_may_not_be_written_is_told_before_anything_is_compiled(make: Callable[..., SharedNode]) -> None:
