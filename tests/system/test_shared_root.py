@@ -223,8 +223,12 @@ def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and
     )
     source.write_text(source.read_text() + "# another\n")
     eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
-    fresh = shared.rank(matmuls(32)).outcome()
-    assert (fresh["state"], fresh["reason"]) == ("INSTALLED", "compiled"), fresh
+    # A process that started in the very moment of their leaving may have loaded them, and is told to restart: the next one is not.
+    fresh = eventually(
+        lambda: (told := shared.rank(matmuls(32)).outcome())["state"] == "INSTALLED" and told, "a later process gets the new one"
+    )
+    assert fresh["reason"] in {"compiled", "hit"}
+    assert shared.compiles() == 2
     assert len(shared.ours()) == 1
     assert len(shared.directories()) == 3, "old ones stay for those that loaded them"
 
