@@ -208,6 +208,8 @@ class SharedRoot:
     def _prepare(self) -> None:
         """The directories, our lock, the marker; and what a crash of ours left half-made goes."""
         self.check()
+        if not self._ai_core.parent.is_dir():
+            self._plant()
         for path in (self._ai_core.parent, self._ai_core, self._total.path.parent.parent, self._total.path.parent):
             if not path.is_dir():
                 self._disk.make_directory(path, DIRECTORY_MODE, exist_ok=True)
@@ -216,10 +218,23 @@ class SharedRoot:
         if not self._same_root():
             self._begin()
 
+    def _plant(self) -> None:
+        """A tree with an empty index, by one rename: a process that finds a tree finds an index in it."""
+        staged = self.root / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        path = staged
+        self._disk.make_directory(path)
+        for part in self._total.path.parent.relative_to(self._ai_core.parent).parts:
+            path /= part
+            self._disk.make_directory(path)
+        self._disk.write_file(path / self._total.path.name, TotalIndex().text(), durable=False)
+        self._disk.fsync_tree(staged)
+        if not self._disk.publish(staged, self._ai_core.parent):  # somebody else was faster
+            self._disk.remove_tree(staged)
+
     def _own(self) -> None:
         """Our lock; with it goes what a crash of ours left half-made."""
         if self._lock.take():
-            for place in (self._ai_core, self._total.path.parent):
+            for place in (self.root, self._ai_core, self._total.path.parent):
                 for left in place.glob(f"{TEMPORARY_PREFIX}*"):
                     self._disk.remove_tree(left)
 

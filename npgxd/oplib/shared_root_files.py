@@ -130,7 +130,8 @@ class KernelFiles:
                 except StoreError:
                     whole = False
                 if not whole:
-                    disk.write_file(path / member.name, read_plain(self._source(manifest.id) / member.name, MAX_KERNEL_FILE))
+                    content = read_plain(self._source(manifest.id) / member.name, MAX_KERNEL_FILE)
+                    disk.write_file(path / member.name, content, staging=self._ai_core)
             if not self._is_whole(manifest):
                 raise StoreError(f"kernel {manifest.id[:16]} has other bytes in the store than its manifest says")
         self._seen[manifest.id] = self._signatures(manifest)
