@@ -43,7 +43,7 @@ DROP_IN = """\
 Environment=PATH={programs}:/usr/bin:/bin
 # The simulated op_compiler counts its runs in its own home; the real one leaves CANN alone.
 ReadWritePaths=/srv/cann/latest
-"""
+{private}"""
 
 
 @cache
@@ -116,7 +116,9 @@ class Machine:
             (self.etc / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(UNITS / name, self.etc / target)
         (self.etc / "sysusers.d" / "ranks.conf").write_text(USERS)
-        self.drop_in("test", DROP_IN.format(programs=Path(sys.executable).parent))
+        hidden = [tree for tree in TREES if tree.is_relative_to("/tmp") or tree.is_relative_to("/var/tmp")]
+        private = "".join(f"BindReadOnlyPaths={tree}\n" for tree in hidden)  # the unit's PrivateTmp= would hide a checkout there
+        self.drop_in("test", DROP_IN.format(programs=Path(sys.executable).parent, private=private))
         self.write_config()
 
     @property
@@ -149,9 +151,8 @@ class Machine:
         """Start systemd, wait until it is up, and make npgxd's system user."""
         self._group.mkdir()
         script = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
-        trees = _outermost([REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)])
         unshare = ["setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", *NAMESPACES]
-        boot = ["sh", str(BOOT), str(self.directory), *map(str, trees)]
+        boot = ["sh", str(BOOT), str(self.directory), *map(str, TREES)]
         with self._console.open("wb") as console:
             self._outer = subprocess.Popen(
                 ["sh", "-c", script, "sh", str(self._group), *unshare, *boot],
@@ -302,3 +303,7 @@ def _outermost(trees: list[Path]) -> list[Path]:
     return sorted(
         tree for tree in whole if not tree.is_relative_to("/usr") and not any(tree.is_relative_to(o) for o in whole - {tree})
     )
+
+
+TREES = _outermost([REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)])
+"""What must be readable in there: the repository, the virtual environment, its Python."""
