@@ -40,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (a pager, head) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OUTPUT
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        print(f"npgxctl: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OUTPUT
     except KeyboardInterrupt:
         return 130
     return code

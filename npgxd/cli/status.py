@@ -117,6 +117,8 @@ def _queue(queue: Node) -> Line:
     rounds = queue.nodes("rounds")
     if not (waiting or compiling or rounds):
         return Line("queue", "empty")
+    if not (waiting or compiling):
+        return Line("queue", f"{counted(len(rounds), 'round waits', 'rounds wait')} for other ranks of the job", Tone.BUSY)
     text = f"{counted(waiting, 'kernel waits', 'kernels wait')}, {counted(compiling, 'compiles', 'compile')}"
     left = [eta for eta in (each.number("eta_s") for each in rounds) if eta is not None]
     about = f", about {duration(max(left))} left" if left else ""
@@ -168,8 +170,9 @@ def _cache(cache: Node) -> Line:
 def _job(job: Node) -> list[Line]:
     ranks = job.nodes("ranks")
     local = job.number("local_world_size")
-    expected = f" of {local:.0f}" if local is not None and local != len(ranks) else ""
-    text = f"{job.text('program')}, uid {job.text('uid')}, {len(ranks)}{expected} {'rank' if len(ranks) == 1 else 'ranks'} here"
+    expected = f"{len(ranks)} of " if local is not None and local != len(ranks) else ""
+    here = counted(int(local) if local is not None else len(ranks), "rank")
+    text = f"{job.text('program')}, uid {job.text('uid')}, {expected}{here} here"
     if job.number("world_size") is not None:
         text += f", {job.text('world_size')} in all"
     lines = [Line("job", text, mark=job.text("job"))]

@@ -160,6 +160,20 @@ def test_a_reader_that_goes_away_is_no_traceback(serve, socket, document):
     assert (done.returncode, done.stderr) == (Exit.OUTPUT, b"")
 
 
+def test_output_that_cannot_be_written_is_no_traceback(serve, socket, document):
+    serve(m.StatusDocument(schema=1), json.dumps(document).encode())
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "npgxd.cli.main", "status", "--socket", str(socket)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (Exit.OUTPUT, b"npgxctl: No space left on device\n")
+
+
 def test_a_terminal_that_cannot_show_a_letter_is_no_reason_to_fail(serve, socket, document, monkeypatch):
     document["jobs"][0]["program"] = "modèle-模型.py"
     serve(m.StatusDocument(schema=1), json.dumps(document).encode())

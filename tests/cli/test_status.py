@@ -126,3 +126,11 @@ def test_nothing_of_a_program_name_acts_on_the_terminal(document):
     assert "a\\x1b]0;pwned\\x07\\nb\\u202e[bold]" in text
     assert "\x1b" not in text
     assert json.loads(json.dumps(document)) == document
+
+
+def test_a_round_that_waits_for_other_ranks_says_so(document):
+    document["queue"] = {"keys_waiting": 0, "keys_compiling": 0, "rounds": document["queue"]["rounds"]}
+    document["jobs"][0]["ranks"] = document["jobs"][0]["ranks"][:1]
+    lines = plain(document).splitlines()
+    assert "queue      1 round waits for other ranks of the job" in lines
+    assert any("1 of 4 ranks here" in line for line in lines)
