@@ -192,7 +192,7 @@ class Client:
 
     def _note(self, what: str, error: Exception) -> None:
         if isinstance(error, DaemonSilent):
-            self._session.rest()
+            self._session.rest(error)
         log.debug("npgxd: %s: %s", what, error)
 
 

@@ -21,7 +21,11 @@ _BY_REFUSAL = {
     "OP_LIBRARY": (ClientState.DEGRADED, Reason.OP_LIBRARY),
     "DRAINING": (ClientState.DEGRADED, Reason.DAEMON_DRAINING),
 }
-_STATUS = "npgxctl status shows the daemon's toolchain"
+_NO_TOOLCHAIN = "set [toolchain] in npgxd.toml, or source CANN's set_env.sh before the daemon starts"
+_MISMATCH = (
+    "source the set_env.sh of the daemon's CANN here (npgxctl status shows which that is), "
+    "or set [toolchain] in npgxd.toml to this process's CANN and restart npgxd"
+)
 
 
 class Declined(NpgxError):
@@ -40,19 +44,13 @@ class Declined(NpgxError):
 def check(welcome: Welcome) -> None:
     """Declined if this daemon compiles for another CANN than this process has, or for none."""
     if welcome.toolchain is None:
-        detail = welcome.toolchain_problem or "the daemon has no CANN toolchain"
-        raise Declined(
-            Outcome(
-                ClientState.DEGRADED,
-                Reason.NO_TOOLCHAIN,
-                detail,
-                "set [toolchain] in npgxd.toml, or source CANN's set_env.sh before the daemon starts",
-            )
-        )
+        problem = welcome.toolchain_problem  # with its own remedy
+        detail = f"the daemon has no CANN toolchain: {problem}" if problem else "the daemon has no CANN toolchain"
+        raise Declined(Outcome(ClientState.DEGRADED, Reason.NO_TOOLCHAIN, detail, _NO_TOOLCHAIN if not problem else ""))
     if welcome.differences:
         told = "; ".join(f"{each.what}: rank {each.rank}, daemon {each.daemon}" for each in welcome.differences[:5])
         more = f" (and {len(welcome.differences) - 5} more)" if len(welcome.differences) > 5 else ""  # noqa: PLR2004 -- as above
-        raise Declined(Outcome(ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH, told + more, _STATUS))
+        raise Declined(Outcome(ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH, told + more, _MISMATCH))
 
 
 def refused_outcome(refused: RequestRefused) -> Outcome:

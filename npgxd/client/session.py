@@ -102,6 +102,7 @@ class Session:
         """A daemon answered here and was not given up since, so a missing one is taken for restarting and waited for."""
         self._given_up = False
         self._rests_until = 0.0
+        self._silent = DaemonSilent("the daemon was silent", hint="see its log and npgxctl status")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -157,9 +158,10 @@ class Session:
         """A daemon served a round to its end."""
         self._given_up, self.trusted = False, True
 
-    def rest(self) -> None:
-        """The daemon was silent: do not ask again for a while."""
-        self._rests_until = self._clock() + self.patience.rest_s
+    def rest(self, silent: DaemonSilent) -> None:
+        """The daemon was silent: do not ask again for a while, and say of it what ``silent`` says."""
+        if self._clock() >= self._rests_until:
+            self._rests_until, self._silent = self._clock() + self.patience.rest_s, silent
 
     # ---- in turn only ------------------------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class Session:
         if self._connection is not None and self._welcome is not None:
             return self._connection, self._welcome
         if self._clock() < self._rests_until:
-            raise DaemonSilent("the daemon was silent a moment ago", hint="see its log and npgxctl status")
+            raise DaemonSilent(self._silent.message, hint=self._silent.hint)
         path = find_socket(self._environ)
         connection = Connection(context_of_process(), path, handshake_s=self.patience.handshake_s, clock=self._clock)
         try:

@@ -191,6 +191,7 @@ def test_another_toolchain_than_the_daemons_is_named_and_nothing_is_submitted(cl
     outcome = client.static_kernels(RECORDS, graph="model")
     assert (outcome.state, outcome.reason) == (ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH)
     assert outcome.detail == "ops_nn: rank 9.0.0, daemon 9.1.0"
+    assert "set_env.sh" in outcome.hint
     assert not daemon.asked(m.Submit)
 
 
@@ -198,7 +199,7 @@ def test_a_daemon_without_toolchain_says_why(client, fake):
     daemon = fake(toolchain=None, toolchain_problem="no op_compiler below /usr/local/Ascend")
     outcome = client.static_kernels(RECORDS, graph="model")
     assert (outcome.state, outcome.reason) == (ClientState.DEGRADED, Reason.NO_TOOLCHAIN)
-    assert outcome.detail == "no op_compiler below /usr/local/Ascend"
+    assert outcome.detail == "the daemon has no CANN toolchain: no op_compiler below /usr/local/Ascend"
     assert not daemon.asked(m.Submit)
 
 
