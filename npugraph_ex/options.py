@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from npgxd.errors import ConfigError
+from npgxd.errors import ConfigError, ProtocolError
+from npgxd.wire.messages import CompileOptions
 
 FxPass = Callable[..., object]
 """A user's pass over the graph: called with (graph module, example inputs, options); changes the module in place."""
@@ -71,7 +72,18 @@ def _settings(name: str, value: object) -> dict[str, object] | None:
         return None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise _refused(name, value, "None or a dict with text keys")
+    try:
+        CompileOptions.parse({"super_kernel": {key: setting(item) for key, item in value.items()}})
+    except ProtocolError as error:
+        raise _refused(name, value, f"a dict that op_compiler's --super_kernel_options can carry ({error.message})") from None
     return dict(value)
+
+
+def setting(value: object) -> str:
+    """One of the values in ``super_kernel_optimize_options`` as op_compiler reads it."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(setting(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _callable(name: str, value: object) -> FxPass | None:

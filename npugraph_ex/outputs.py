@@ -95,7 +95,9 @@ def open_tree(build_dir: Path | None = None, *, now: Callable[[], datetime] = da
                 _notices.once(("outputs", base), logging.WARNING, f"{ROOT} cannot be written in {base}: {error.strerror}")
                 break
     _notices.once(
-        "no outputs", logging.WARNING, f"{ROOT} is not written: no folder for it can be; static kernels are not affected"
+        "no outputs",
+        logging.WARNING,
+        f"{ROOT} is not written; static kernels are not affected. To have it, make the script's or the working directory writable",
     )
     return None
 

@@ -7,6 +7,7 @@ the caller gets that run's outputs and no exception of ours; and every way that 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from npgxd.wire.messages import CompileOptions, ToolchainInfo
 from npgxd.wire.states import ClientState, Reason
 from npugraph_ex import _notices, ranks, reports
 from npugraph_ex.engines import Engine, ReselectFailed
+from npugraph_ex.options import setting
 from npugraph_ex.outputs import Tree, guarded, open_tree
 from npugraph_ex.package_map import remember
 from npugraph_ex.recording.describe import Surroundings
@@ -81,7 +83,7 @@ class StaticKernels:
     def first_run(self, sizes: tuple[int, ...], run: GraphRun) -> object:
         """Run the graph, once, for the user who called it, and settle its static kernels; returns the user's outputs.
 
-        Raises only what ``run`` raises; the shape is then recorded at its next call.
+        Raises only what ``run`` raises, and KeyboardInterrupt; the shape is then recorded at its next call.
         """
         label = self._name + (f"[{','.join(map(str, sizes))}]" if sizes else "")
         client = self._connect()
@@ -110,7 +112,11 @@ class StaticKernels:
             self._undo(tree)
             self._release(client, label, sizes)
             raise
-        self._settle(client, label, recorded, tree)
+        try:
+            self._settle(client, label, recorded, tree)
+        except BaseException:  # only what ends a wait from outside: Ctrl-C
+            self._release(client, label, sizes)
+            raise
         return outputs
 
     # ---- before the run ----------------------------------------------------------------------------------------------
@@ -128,7 +134,7 @@ class StaticKernels:
             cann_version=toolchain.cann_version if toolchain else "",
             cores=toolchain.cores if toolchain else None,
         )
-        soc = soc or _soc_of(welcome)
+        soc = soc or os.environ.get("NPGXD_SOC", "") or _soc_of(welcome)
         if soc and not _SUPPORTED_SOC.match(soc):
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
             return surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
@@ -261,13 +267,7 @@ def _compile_options(options: Options) -> CompileOptions:
     if not options.super_kernel_optimize:
         return CompileOptions()
     given = {**(options.super_kernel_optimize_options or {}), **(options.super_kernel_debug_options or {})}
-    return CompileOptions(super_kernel={"enable": "true", **{name: _word(value) for name, value in given.items()}})
-
-
-def _word(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ",".join(_word(item) for item in value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return CompileOptions(super_kernel={**{name: setting(value) for name, value in given.items()}, "enable": "true"})
 
 
 def _without_round(reason: Reason, held: DumpSwitchHeld) -> Outcome:

@@ -21,21 +21,25 @@ _NO_WARNING: Final = frozenset({Reason.NOTHING_TO_COMPILE, Reason.DAEMON_UNAVAIL
 def summary(outcome: Outcome, undescribed: int = 0) -> str:
     """``INSTALLED (simulated; compiled 57 of 57 kernels, 120 records)``, or the state with its reason and remedy."""
     if outcome.state is ClientState.INSTALLED:
-        told = [f"compiled {outcome.compiled} of {outcome.unique} kernels, {outcome.hits} were there"]
+        told = [f"compiled {outcome.compiled} of {_counted(outcome.unique, 'kernel')}, {outcome.hits} were there"]
     else:
         told = [f"{outcome.reason}: {outcome.detail}" if outcome.detail else str(outcome.reason)]
     if outcome.records:
-        told.append(f"{outcome.records} records")
+        told.append(_counted(outcome.records, "record"))
     if outcome.failures:
         told.append(f"{len(outcome.failures)} without a kernel")
     if outcome.rejected:
-        told.append(f"{len(outcome.rejected)} records rejected")
+        told.append(f"{_counted(len(outcome.rejected), 'record')} rejected")
     if undescribed:
-        told.append(f"{undescribed} operators are in no record")
+        told.append("1 operator is in no record" if undescribed == 1 else f"{undescribed} operators are in no record")
     if outcome.simulated:
         told.insert(0, "simulated")
     hint = f". {outcome.hint}" if outcome.hint and outcome.state is not ClientState.INSTALLED else ""
     return f"{outcome.state} ({'; '.join(told)}){hint}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def tell(label: str, outcome: Outcome, undescribed: int) -> None:

@@ -90,13 +90,13 @@ class FakeClient:
 
 @pytest.fixture(autouse=True)
 def clean_process(tmp_path, monkeypatch):
-    """A script in tmp_path runs, with no rank variables; nothing is remembered from the test before."""
+    """A script in tmp_path runs, with no rank variables and no SoC; nothing is remembered from the test before."""
     script = tmp_path / "program" / "train.py"
     script.parent.mkdir()
     script.write_text("# the running script\n")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     monkeypatch.chdir(tmp_path)
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"):
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "NPGXD_SOC"):
         monkeypatch.delenv(name, raising=False)
     npugraph_ex.reset()
     yield

@@ -157,3 +157,9 @@ def test_what_has_no_effect_is_said_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "npugraph_ex: option clone_output=True has no effect on cpu: graphs are not captured there"
     ]
+
+
+@pytest.mark.parametrize("settings", [{"a b": 1}, {"x": "y;z"}, {"x": {"y": 1}}, {"": "1"}])
+def test_super_kernel_settings_that_op_compiler_cannot_be_given_are_refused(settings):
+    with pytest.raises(OptionError, match="super_kernel_optimize_options"):
+        read_options({"static_kernel_compile": True, "super_kernel_optimize": True, "super_kernel_optimize_options": settings})

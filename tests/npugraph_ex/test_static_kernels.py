@@ -156,7 +156,7 @@ def test_a_graph_of_views_has_nothing_to_compile(client, caplog):
 def test_undescribed_operators_are_in_the_report_and_the_line(client, caplog):
     (report,) = run(function=lambda x: torch.logcumsumexp(x, 0) + 1)
     assert report.undescribed == (("aten.logcumsumexp.default", 1, "not in the table of operators"),)
-    assert "1 operators are in no record" in lines(caplog)[0]
+    assert "1 operator is in no record" in lines(caplog)[0]
 
 
 @pytest.mark.parametrize("off", [True, False])
@@ -351,3 +351,25 @@ def test_a_long_wait_is_told_now_and_then(caplog, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     ProgressTeller("0")(Progress("0" * 32, RoundState.QUEUED, records=3, unique=3, done=1, total=3))
     assert len(lines(caplog)) == 3
+
+
+def test_the_soc_that_the_environment_names_counts_where_there_is_no_npu(client, monkeypatch):
+    monkeypatch.setenv("NPGXD_SOC", "Ascend310P3")
+    (report,) = run()
+    assert (report.outcome.state, report.outcome.reason) == (ClientState.DISABLED, Reason.UNSUPPORTED_SOC)
+    assert client.rounds == []
+
+
+def test_ctrl_c_in_the_wait_reaches_the_caller_and_the_next_call_is_recorded(client):
+    def interrupted(_records):
+        client.answer = None
+        raise KeyboardInterrupt
+
+    client.answer = interrupted
+    compiled = torch.compile(lambda x: x + 1, backend="npugraph_ex", options={"static_kernel_compile": True}, fullgraph=True)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(torch.ones(3))
+    assert ("report", (ClientState.CONNECTED, "", "0")) in client.told
+    compiled(torch.ones(3))
+    (report,) = npugraph_ex.static_kernel_report()
+    assert report.outcome.state is ClientState.INSTALLED
