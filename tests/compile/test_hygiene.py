@@ -111,7 +111,8 @@ def test_a_compiler_gets_nothing_of_the_daemon_but_what_is_meant_for_it(
     assert facts["session"]
     assert int(facts["blocked"], 16) == 0
     by_python = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)  # the script's own interpreter ignores these
-    assert int(facts["ignored"], 16) == by_python
+    glibcs_own = 0b11 << 31  # signals 32 and 33: no program can set them, and some shells start their children with one ignored
+    assert int(facts["ignored"], 16) & ~glibcs_own == by_python
     assert facts["core"] == [0, 0]
     assert int(facts["oom"]) >= 300
     assert [name.split("_")[:2] for name in facts["records"]] == [["00000", "Add"]]
