@@ -92,7 +92,10 @@ def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
         case Reason.COMPILE_FAILED | Reason.NO_SPACE | Reason.STORE_FAILED if result.failures:
             return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels could not be compiled: " + _first(
                 result.failures
-            ), "npgxctl status lists failures; these operators run with dynamic kernels"
+            ), (
+                "these operators run with dynamic kernels; npgxctl status lists what is remembered as failed: once its cause is gone, "
+                "one start with disable_static_kernel_compile_cache=True tries again"
+            )
         case Reason.RESTART_NEEDED | Reason.SHADOWED:
             return f"{len(result.shadowed)} of {settled.unique} kernels cannot take effect in this process: " + _first(
                 result.shadowed
