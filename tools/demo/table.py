@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def row(start: Start) -> tuple[str, ...]:
     equal = all(report.equal for report in start.reports)
     difference = max((report.max_difference for report in start.reports), default=0.0)
     return (
-        start.name,
+        start.name.removesuffix(" start"),
         ",".join(map(str, start.batch_sizes)),
         f"{start.records} from {len(start.reports)} ranks",
         str(len(start.digests)),
@@ -51,9 +52,9 @@ def row(start: Start) -> tuple[str, ...]:
 def show(starts: Sequence[Start], console: Console) -> None:
     """Print the table."""
     meaning = "unique: different kernels that the records ask for; runs: of op_compiler; INSTALLED: ranks"
-    table = Table(title="npgxd demo, on a simulated CANN", caption=meaning)
+    table = Table(title="npgxd demo, on a simulated CANN", caption=meaning, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="left" if number < 2 else "right")  # noqa: PLR2004 -- the two that are not numbers
+        table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")  # noqa: PLR2004 -- the two that are not numbers
     for start in starts:
         table.add_row(*row(start))
     console.print(table)
