@@ -43,7 +43,7 @@ def tell_the_story(
         console.print(compile_figures(node, starts[0]), highlight=False)
         console.print("\n[bold]npgxctl status[/bold]")
         page = node.npgxctl("status")
-        console.print(page.stdout, end="", markup=False, highlight=False)
+        console.print(page.stdout, end="", markup=False, highlight=False, soft_wrap=not console.is_terminal)
         if page.returncode != 0:
             problems.append(f"npgxctl status ended with exit code {page.returncode}: {page.stderr.strip()}")
         code = node.stop_daemon()
