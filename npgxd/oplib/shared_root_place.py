@@ -87,7 +87,8 @@ def _check_writable(path: Path, root: Path) -> None:
         return
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         raise NotWritable(
-            f"{path} is on a read-only file system", hint="mount it read-write for the daemon, or use CANN 9.1.0 or later"
+            f"{path} is on a read-only file system",
+            hint=f"let the daemon write there (under systemd: ReadWritePaths={root} in a drop-in), or use CANN 9.1.0 or later",
         )
     raise NotWritable(
         f"{path} may not be changed by this daemon: it belongs to {_name(facts.st_uid)}, mode {stat.S_IMODE(facts.st_mode):o}, "

@@ -13,7 +13,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import npugraph_ex
-from npgxd.wire.states import ClientState, Reason
+from npgxd.wire.states import ClientState, Reason, Strategy
 from npugraph_ex.engines import ReselectFailed, engine_for
 from npugraph_ex.engines._npu import NpuEngine
 from npugraph_ex.options import read_options
@@ -188,6 +188,19 @@ def test_an_older_cann_cannot_load_from_a_path(torch_npu, tmp_path):
     del torch_npu.npu._aclnn_reselect_static_kernel_with_path
     with pytest.raises(ReselectFailed, match=r"CANN 9\.1\.0 and later"):
         NpuEngine().reselect(tmp_path)
+
+
+def test_with_a_shared_root_the_default_root_is_reselected_without_a_path(torch_npu, client, kernels, make_outcome, tmp_path):
+    torch_npu.npu._aclnn_reselect_static_kernel = lambda: torch_npu.loaded.append("default root")
+    client.answer = lambda records: make_outcome(records=len(records), view=None, root=tmp_path, strategy=Strategy.SHARED_ROOT)
+    assert kernels.first_run((), lambda _observers: 42) == 42
+    assert torch_npu.loaded == ["synchronize", "default root"]
+    assert npugraph_ex.static_kernel_report()[0].outcome.state is ClientState.INSTALLED
+
+
+def test_a_torch_npu_that_cannot_reselect_is_named(torch_npu):
+    with pytest.raises(ReselectFailed, match="cannot load static kernels again"):
+        NpuEngine().reselect(None)
 
 
 def test_a_runtime_that_refuses_a_view_is_degraded(torch_npu, client, kernels, make_outcome, tmp_path):
