@@ -50,10 +50,11 @@ class Assembly:
         return Assembled(view.digest, len(view.kernels), shadowed, packages)
 
     def _why_shadowed(self, wanted: KernelManifest, loaded: set[str]) -> Reason:
-        """A process that has loaded an older kernel of the same record gets the newer one by a restart; of another record, never."""
+        """A process that has loaded an older kernel of the same record and options gets the newer one by a restart; of others, never."""
         for kernel in loaded:
             try:
-                if self._stores.kernels.get(kernel).origin.record_digest != wanted.origin.record_digest:
+                other = self._stores.kernels.get(kernel).origin
+                if (other.record_digest, other.options) != (wanted.origin.record_digest, wanted.origin.options):
                     return Reason.SHADOWED
             except StoreError:
                 continue  # it is gone from the store, and stays loaded there

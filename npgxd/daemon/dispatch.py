@@ -240,8 +240,7 @@ class Dispatcher:
             published = self._stores.publish_kernels(made)
         except StoreError as error:
             log.error("cannot publish: %s", error)
-            done = {manifest.key for manifest in published}
-            tries += [Try(k.key, KeyOutcome.FAILED, error.message, transient=True) for k in made if k.key not in done]
+            tries += [Try(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in made]
         try:
             self._stores.discard_staged(running.job.spec.job_id)
             self._stores.learn(result, {key: need.record.op_type for key, need in running.needs.items()})

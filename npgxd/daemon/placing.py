@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.roots import OpLibrary
     from npgxd.daemon.rounds import Assembled, Round
     from npgxd.daemon.sessions import Sessions
+    from npgxd.oplib.leases import Leases
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +94,18 @@ def awaited(rounds: Iterable[Round], sessions: Sessions, since: float) -> set[st
         for r in rounds
         if r.result is not None and r.result.view is not None and r.session in here and r.settled_at >= since
     }
+
+
+def unleased(rounds: Iterable[Round], sessions: Sessions, leases: Leases, since: float) -> bool:
+    """Whether a process that is still here was told of a view at ``since`` or later, and holds no lease on it yet."""
+    told = {
+        (r.session, r.result.view) for r in rounds if r.result is not None and r.result.view is not None and r.settled_at >= since
+    }
+    if not told:
+        return False
+    here = {session.id: session for session in sessions}
+    return any(
+        view not in {facts.view for facts in map(leases.facts_of, here[name].leases) if facts is not None}
+        for name, view in told
+        if name in here
+    )

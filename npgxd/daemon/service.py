@@ -26,7 +26,7 @@ from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import Housekeeping
 from npgxd.daemon.importing import Importer
 from npgxd.daemon.notify import notify
-from npgxd.daemon.placing import awaited, settled_at
+from npgxd.daemon.placing import awaited, settled_at, unleased
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
@@ -53,6 +53,9 @@ FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 QUEUED = 32
 """Messages of one connection that wait in either direction. Each has at most 16 MiB."""
+LEASE_GRACE_S = 2.0
+"""A daemon that stops waits this long for ranks to lease what they were told last."""
+LINGER_POLL_S = 0.05
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
 ENDING_S = 30.0
@@ -154,6 +157,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until a drain has ended."""
+        self._page.started(self._clock())
         while not self._drained():
             self._step()
         self._close()
@@ -169,6 +173,7 @@ class Service:
             self._importer.tick,
             self._tend_library,
             self._admin.tick,
+            self._look_again,
         )
         deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._drain_deadline])
         self._watch()
@@ -357,7 +362,18 @@ class Service:
     def _drained(self) -> bool:
         if not self._handlers.draining:
             return False
-        return not self._dispatcher.busy or self._clock() >= self._drain_deadline
+        now = self._clock()
+        return now >= self._drain_deadline or not (self._dispatcher.busy or self._lingers(now))
+
+    def _lingers(self, now: float) -> bool:
+        """Whether somebody's kernels are being put in place, or were told to somebody a moment ago who has not leased them yet."""
+        if self._coordinator.placing.views:
+            return True
+        return unleased(self._coordinator.rounds.values(), self._sessions, self._stores.leases, now - LEASE_GRACE_S)
+
+    def _look_again(self, now: float) -> float:
+        """While the daemon only lingers nothing else may happen: when to look whether it still has to."""
+        return now + LINGER_POLL_S if self._handlers.draining and not self._dispatcher.busy else math.inf
 
     def _close(self) -> None:
         self._tell_followers(self._clock())

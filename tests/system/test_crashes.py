@@ -115,6 +115,16 @@ def test_sigterm_lets_a_running_compile_finish_and_exits_0(slow: Node) -> None:
     assert document["kernels"]["count"] == len(SIZES)
 
 
+def test_a_rank_whose_compile_a_drain_lets_finish_gets_its_kernels(slow: Node) -> None:
+    rank = slow.rank(matmuls(*SIZES))
+    compiling(slow)
+    assert slow.stop() == 0
+    outcome = rank.outcome()
+    assert (outcome["state"], outcome["reason"], outcome["missing"]) == ("INSTALLED", "compiled", 0)
+    slow.start()
+    assert (slow.status() or {})["kernels"]["leases"] == 1, "it holds its lease over the restart"
+
+
 def test_a_second_sigterm_ends_at_once_and_the_round_is_taken_up_by_the_next_daemon(make_node: Callable[..., Node]) -> None:
     node = make_node()
     daemon = node.start()
