@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import torch
 
 from npgxd.client import Client, Outcome, current
 from npgxd.wire.messages import CompileOptions, ToolchainInfo
+from npgxd.wire.soc import is_supported
 from npgxd.wire.states import ClientState, Reason
 from npugraph_ex import _notices, ranks, reports
 from npugraph_ex.engines import Engine, ReselectFailed
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from npugraph_ex.options import Options
 
 logger = logging.getLogger("npugraph_ex")
-
-_SUPPORTED_SOC = re.compile(r"Ascend910(B[1-4]|_93)")
-"""Atlas A2 and A3: where npugraph_ex has static kernels (docs/cann.md, "SoC families")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class StaticKernels:
             cores=toolchain.cores if toolchain else None,
         )
         soc = soc or os.environ.get("NPGXD_SOC", "") or _soc_of(welcome)
-        if soc and not _SUPPORTED_SOC.match(soc):
+        if soc and not is_supported(soc):
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
             return surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
         client.recording(label)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import zmq
 
+from npgxd.cli.page import show
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
@@ -20,8 +21,10 @@ from npgxd.wire.messages import Message, Refusal
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from npgxd.cli.page import Line
 
 SCHEMA = 1
 """The answers' schema that this npgxctl reads."""
@@ -131,7 +134,10 @@ def _document(schema: int, text: bytes) -> dict[str, Any]:
     return document
 
 
-def print_json(document: dict[str, Any]) -> None:
-    """An answer for scripts."""
-    json.dump({"schema": SCHEMA, **document}, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+def tell(options: argparse.Namespace, document: dict[str, Any], page: Callable[[], list[Line]]) -> None:
+    """An answer: as JSON for scripts, if that was asked for, else as the lines that ``page`` makes of it."""
+    if options.json:
+        json.dump({"schema": SCHEMA, **document}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        show(page())

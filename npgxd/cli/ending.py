@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npgxd.cli.admin_ask import Admin, DaemonGone, add_options, print_json
+from npgxd.cli.admin_ask import Admin, DaemonGone, add_options, tell
 from npgxd.cli.commands import Command
 from npgxd.cli.document import Node
 from npgxd.cli.exits import ADMIN_TABLE, Exit
-from npgxd.cli.page import Line, Tone, show
+from npgxd.cli.page import Line, Tone
 from npgxd.wire import admin
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ def _ask(message: admin.Drain | admin.Shutdown, options: argparse.Namespace, tex
             document = daemon.ask(message)
         except DaemonGone:  # what was asked for came before the words for it
             document = {"state": "ENDED"}
-    if options.json:
-        print_json(document)
-    else:
-        show([Line("daemon", text, Tone.NOTE, mark=Node(document).text("state"))])
+    tell(options, document, lambda: [Line("daemon", text, Tone.NOTE, mark=Node(document).text("state"))])
     return Exit.OK
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npgxd.cli.admin_ask import Admin, add_options, print_json
+from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
 from npgxd.cli.document import Node, counted, size
 from npgxd.cli.exits import GC_TABLE, Exit
-from npgxd.cli.page import Line, Tone, show
+from npgxd.cli.page import Line, Tone
 from npgxd.wire import admin
 
 if TYPE_CHECKING:
@@ -25,10 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Remove what the budgets ask for; 0 done, 1 a budget is still not met."""
     with Admin(options.socket) as daemon:
         document = daemon.ask(admin.Gc(options.dry_run))
-    if options.json:
-        print_json(document)
-    else:
-        show(page(document))
+    tell(options, document, lambda: page(document))
     return exit_code(document)
 
 

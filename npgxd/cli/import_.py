@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npgxd.cli.admin_ask import Admin, add_options, print_json
+from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
 from npgxd.cli.document import Node, counted
 from npgxd.cli.exits import IMPORT_TABLE, Exit
-from npgxd.cli.page import Line, Tone, show
+from npgxd.cli.page import Line, Tone
 from npgxd.client.dump import read_dump
 from npgxd.errors import ConfigError
 from npgxd.wire import admin, limits
@@ -93,10 +93,7 @@ def run(options: argparse.Namespace) -> int:
         document = daemon.ask(admin.ImportRun(upload, label, options.trust_toolchain))
     document["skipped"] = [{"name": name, "reason": reason} for name, reason in skipped]
     document["folders"] = len(tree.folders)
-    if options.json:
-        print_json(document)
-    else:
-        show(page(document, trusted=options.trust_toolchain, there=len(tree.packages)))
+    tell(options, document, lambda: page(document, trusted=options.trust_toolchain, there=len(tree.packages)))
     return Exit.PROBLEMS if document["skipped"] or document.get("rejected") else Exit.OK
 
 

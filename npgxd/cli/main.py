@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
@@ -32,22 +33,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
     options = build_parser().parse_args(arguments)
     try:
+        return _run(options)
+    except KeyboardInterrupt:
+        return 130
+    except Exception:  # noqa: BLE001 -- a fault of ours: all of it is shown, since that is what a report needs
+        traceback.print_exc()
+        print("npgxctl: this is a fault of npgxctl; please report it with the lines above", file=sys.stderr)
+        return Exit.INTERNAL
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
         code = int(options.run(options))
         sys.stdout.flush()
     except NpgxError as error:
         print(f"npgxctl: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader (a pager, head) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OUTPUT
     except OSError as error:
         if error.filename is not None:
             raise
-        print(f"npgxctl: {error.strerror or error}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):  # a reader (a pager, head) that has seen enough is no news
+            print(f"npgxctl: {error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OUTPUT
-    except KeyboardInterrupt:
-        return 130
     return code
 
 

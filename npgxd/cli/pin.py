@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npgxd.cli.admin_ask import Admin, add_options, print_json
+from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
 from npgxd.cli.document import Node, counted
 from npgxd.cli.exits import ADMIN_TABLE, Exit
-from npgxd.cli.page import Line, Tone, show
+from npgxd.cli.page import Line, Tone
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire import admin
 
@@ -34,30 +34,21 @@ def _ask(kind: type[admin.PinKernels | admin.Unpin], options: argparse.Namespace
 
 def _run_pin(options: argparse.Namespace) -> int:
     document = _ask(admin.PinKernels, options)
-    if options.json:
-        print_json(document)
-    else:
-        show([_line(Node(document).node("pin"))])
+    tell(options, document, lambda: [_line(Node(document).node("pin"))])
     return Exit.OK
 
 
 def _run_unpin(options: argparse.Namespace) -> int:
     document = _ask(admin.Unpin, options)
-    if options.json:
-        print_json(document)
-    else:
-        show([Line("unpinned", Node(document).text("unpinned"), Tone.GOOD)])
+    tell(options, document, lambda: [Line("unpinned", Node(document).text("unpinned"), Tone.GOOD)])
     return Exit.OK
 
 
 def _run_pins(options: argparse.Namespace) -> int:
     with Admin(options.socket) as daemon:
         document = daemon.ask(admin.ListPins())
-    if options.json:
-        print_json(document)
-    else:
-        pins = Node(document).nodes("pins")
-        show([_line(pin) for pin in pins] or [Line("pins", "none; npgxctl pin keeps kernels whatever the limits say")])
+    none = [Line("pins", "none; npgxctl pin keeps kernels whatever the limits say")]
+    tell(options, document, lambda: [_line(pin) for pin in Node(document).nodes("pins")] or none)
     return Exit.OK
 
 

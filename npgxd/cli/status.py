@@ -209,8 +209,8 @@ def _failures(failures: list[Node], now: float) -> list[Line]:
     lines = [Line("failures", counted(len(failures), "kernel could not be compiled", "kernels could not be compiled"), Tone.BAD)]
     for failure in failures:
         at = failure.number("at")
-        ago = f", {duration(max(0.0, now - at))} ago" if at else ""
-        text = f"{failure.text('reason')} ({counted(failure.count('attempts'), 'attempt')}{ago}, key {failure.text('key')[:12]})"
+        ago = f"{duration(max(0.0, now - at))} ago, " if at else ""
+        text = f"{failure.text('reason')} ({ago}key {failure.text('key')[:12]})"  # the reason says how often it was tried
         lines.append(Line("", text, Tone.BAD, mark=clean(failure.text("op_type")), indent=2))
     return lines
 

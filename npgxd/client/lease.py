@@ -86,7 +86,12 @@ def below(root: Path, relative: str) -> Path:
 def hold(root: Path, offer: LeaseOffer) -> HeldLease:
     """Lock the offered lease for life; LeaseGone if it was taken back meanwhile, StoreNotVisible if it is not to be seen."""
     view = below(root, offer.view_path)
-    descriptor = _open_below(root, offer.lease_path, _FILE)
+    try:
+        descriptor = _open_below(root, offer.lease_path, _FILE)
+    except StoreNotVisible as error:
+        if isinstance(error.__cause__, FileNotFoundError):  # the view beside it was there a moment ago
+            raise LeaseGone(f"the lease {offer.lease} was removed") from error
+        raise
     try:
         _lock(descriptor, offer)
     except BaseException:

@@ -203,11 +203,13 @@ class Coordinator:
 
     # ---- what the workers tell ---------------------------------------------------------------------------------------
 
-    def compiling(self, keys: Sequence[str], current: tuple[str, ...] = ()) -> None:
+    def compiling(self, keys: Sequence[str], now: float, current: tuple[str, ...] = ()) -> None:
         """A worker has these keys, and is at ``current``."""
         wanted = set(keys)
         for waiting in self.rounds.values():
             if waiting.result is None and not wanted.isdisjoint(waiting.needs):
+                if waiting.compiling_since is None:
+                    waiting.compiling_since = now
                 waiting.state = RoundState.COMPILING
                 waiting.current = current[:8]
                 self.changed.add(waiting.id)
@@ -368,18 +370,16 @@ class Coordinator:
 
     def views_in_use(self, now: float) -> set[str]:
         """Views that were told to somebody a short while ago, who may be about to lease them."""
-        return {
-            r.result.view
-            for r in self.rounds.values()
-            if r.result is not None and r.result.view is not None and now - r.settled_at < VIEW_GRACE_S
-        } | self.placing.views
+        recent = (r.result for r in self.rounds.values() if r.result is not None and now - r.settled_at < VIEW_GRACE_S)
+        return {result.view for result in recent if result.view is not None} | self.placing.views
 
-    def eta(self, asked: Round) -> float | None:
-        """Seconds until the round is settled, as far as past costs tell; None when nothing is known."""
+    def eta(self, asked: Round, now: float) -> float | None:
+        """Seconds until the round is settled, as past runs tell; None where there are none, or this one has outlived the estimate."""
         if asked.result is not None:
             return 0.0
-        costs = [self._stores.cost_of(asked.needs[key].record.op_type) for key in asked.open_keys]
-        return max(sum(costs) / self._config.jobs, max(costs, default=0.0))
+        expected = self._stores.expected_s((asked.needs[key].record.op_type for key in asked.open_keys), self._config.jobs)
+        left = 0.0 if asked.compiling_since is None else asked.compiling_since + expected - now
+        return left if left > 0 else None
 
 
 def _entry(session: Session, submit: Submit, raw: Sequence[tuple[str, bytes]]) -> RoundEntry:

@@ -153,7 +153,7 @@ class Dispatcher:
         self._start_failures = 0
         self._coordinator.flights.start(list(chosen), spec.job_id)
         self._running[job.fileno()] = _Running(job, chosen, now)
-        self._coordinator.compiling(list(chosen))
+        self._coordinator.compiling(list(chosen), now)
         log.info("job %s: compiling %d kernels with -j %d", spec.job_id, len(chosen), spec.jobs)
         return True
 
@@ -217,7 +217,7 @@ class Dispatcher:
                 log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
             elif isinstance(event, JobProgress):
                 running.done, running.current = event.done, event.current
-                self._coordinator.compiling(list(running.needs), event.current)
+                self._coordinator.compiling(list(running.needs), now, event.current)
             elif isinstance(event, JobResult):
                 self._result(running, event, now)
             else:

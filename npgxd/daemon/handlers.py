@@ -176,7 +176,7 @@ class Handlers:
         taken = self._coordinator.accept(session, submit, raw, now)
         if taken.result is None:
             session.tell(ClientState.QUEUED, now, graph=taken.graph)
-        return taken.progress(now, self._coordinator.eta(taken)), []
+        return taken.progress(now, self._coordinator.eta(taken, now)), []
 
     def _follow(self, session: Session, follow: messages.Follow, _frames: tuple[bytes, ...], now: float) -> Reply:
         asked = self._coordinator.round_of(session, follow.round)
@@ -184,7 +184,7 @@ class Handlers:
             asked = self._coordinator.adopt(asked, session, now)
         if asked.result is None:
             self.followers.setdefault(asked.id, set()).add(session.identity)
-        return asked.progress(now, self._coordinator.eta(asked)), []
+        return asked.progress(now, self._coordinator.eta(asked, now)), []
 
     def _gathered(self, session: Session, gathered: messages.Gathered, _frames: tuple[bytes, ...], _now: float) -> Reply:
         asked = self._coordinator.round_of(session, gathered.round)

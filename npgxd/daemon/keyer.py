@@ -15,9 +15,9 @@ from npgxd.toolchain.fingerprint import Fingerprinter
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.toolchain.key import kernel_key
 from npgxd.toolchain.record import Record, RecordParser
-from npgxd.toolchain.soc import is_supported
 from npgxd.wire.identity import compare
 from npgxd.wire.messages import CompileOptions, Difference, Rejected, ToolchainIdentity, ToolchainInfo
+from npgxd.wire.soc import is_supported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

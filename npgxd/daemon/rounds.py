@@ -62,6 +62,7 @@ class Round:
     entry: RoundEntry | None = None
     """As the journal keeps it."""
     renewals: int = 0
+    compiling_since: float | None = None
     size: int = 0
     """Bytes of its records: most of what it takes of the daemon's memory."""
 

@@ -35,6 +35,7 @@ from npgxd.errors import ConfigError, NpgxError, ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
+from npgxd.wire.endpoint import ADMIN_SOCKET_NAME
 from npgxd.wire.messages import Message, Refusal
 from npgxd.wire.parsing import parse_request
 
@@ -292,7 +293,7 @@ class Service:
                 del self._handlers.followers[name]
                 continue
             if due or name in changed:
-                progress = followed.progress(now, self._coordinator.eta(followed))
+                progress = followed.progress(now, self._coordinator.eta(followed, now))
                 for identity in list(listeners):
                     self._send(identity, progress, 0, [])
             if followed.result is not None:
@@ -352,7 +353,7 @@ class Service:
             self._drain_deadline = self._clock()
             return
         running = self._dispatcher.busy
-        log.info("%s: draining; %d compiles may take up to %g s to finish", why, running, self._config.daemon.drain_s)
+        log.info("%s: draining; %d compiles run, and may do so for %g s", why, running, self._config.daemon.drain_s)
         # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
         allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
         notify("STOPPING=1", allowed, f"STATUS=draining: {running} compiles are finishing")
@@ -363,13 +364,12 @@ class Service:
         if not self._handlers.draining:
             return False
         now = self._clock()
-        return now >= self._drain_deadline or not (self._dispatcher.busy or self._lingers(now))
+        # Also for kernels that are being put in place, or were told to somebody a moment ago who has not leased them yet.
+        busy = self._dispatcher.busy or self._coordinator.placing.views or self._unleased(since=now - LEASE_GRACE_S)
+        return now >= self._drain_deadline or not busy
 
-    def _lingers(self, now: float) -> bool:
-        """Whether somebody's kernels are being put in place, or were told to somebody a moment ago who has not leased them yet."""
-        if self._coordinator.placing.views:
-            return True
-        return unleased(self._coordinator.rounds.values(), self._sessions, self._stores.leases, now - LEASE_GRACE_S)
+    def _unleased(self, since: float) -> bool:
+        return unleased(self._coordinator.rounds.values(), self._sessions, self._stores.leases, since)
 
     def _look_again(self, now: float) -> float:
         """While the daemon only lingers nothing else may happen: when to look whether it still has to."""
@@ -385,6 +385,8 @@ class Service:
             self._sessions.end(session)
         self._router.disable_monitor()
         self._monitor.close(linger=0)
+        for path in (self._config.socket, self._config.socket.with_name(ADMIN_SOCKET_NAME)):
+            path.unlink(missing_ok=True)  # the instance lock is held: nobody else's
         self._router.close(linger=500)
         self._context.term()
         self._stores.close()

@@ -132,7 +132,7 @@ class StatusPage:
         }
 
     def _round(self, waiting: Round, now: float) -> dict[str, object]:
-        progress = waiting.progress(now, self._coordinator.eta(waiting))
+        progress = waiting.progress(now, self._coordinator.eta(waiting, now))
         return {
             "round": waiting.id,
             "job": waiting.job,

@@ -22,6 +22,8 @@ from npgxd.store.state import StateDirectory
 from npgxd.wire.messages import Package
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from npgxd.compile import JobResult, MadeKernel, MadePackage
     from npgxd.daemon.flights import GivenUp
     from npgxd.store.manifest import KernelManifest
@@ -128,6 +130,11 @@ class Stores:
         if not path.is_file():
             return None
         return Package(digest=digest, name=self.packages.name(digest), path=path.relative_to(self.state.path).as_posix())
+
+    def expected_s(self, op_types: Iterable[str], jobs: int) -> float:
+        """Seconds that kernels of these types take at least on ``jobs`` processes; 0 as long as nothing was compiled here."""
+        costs = [self.cost_of(op_type) for op_type in op_types] if self._costs else []
+        return max(sum(costs) / jobs, max(costs, default=0.0))
 
     def cost_of(self, op_type: str) -> float:
         """Seconds that one kernel of this type is expected to take."""

@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import secrets
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -319,7 +318,7 @@ class SharedRoot:
 
     def _remember(self, index: TotalIndex, choice: Choice) -> None:
         """Which keys have another kernel from now on than the index had a moment ago, or none."""
-        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        now = self._total.replaced_at
         for entry in index.entries():
             before = entry.ours or entry.bin_path
             for key in entry.keys:

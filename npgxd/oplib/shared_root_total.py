@@ -52,6 +52,8 @@ class TotalFile:
         self._replaced: list[_Replaced] = []
         self._late: list[tuple[TotalIndex, TotalIndex]] = []
         """What others wrote into files that we had replaced: what was in such a file, and what they made of it."""
+        self.replaced_at = 0.0
+        """When the index was last replaced by us, in seconds since boot: a process that started later cannot have read the old one."""
         self.seen: Signature | None = None
         """The file as it was when it was last found, or made, to be right."""
 
@@ -153,7 +155,9 @@ class TotalFile:
             if self._content() != raw:
                 disk.unlink(temporary)
                 return False
-            disk.move(temporary, self.path)
+            disk.move(temporary, self.path, durable=False)
+            self.replaced_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+            disk.fsync_directory(self.path.parent)
             if old >= 0:
                 self._replaced.append(_Replaced(old, raw, time.monotonic() + LATE_S))
                 old = -1

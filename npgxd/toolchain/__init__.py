@@ -10,7 +10,7 @@ from npgxd.toolchain.fingerprint import Fingerprinter
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.toolchain.key import KEY_SCHEMA, kernel_key
 from npgxd.toolchain.record import Record, RecordParser, coarse_trace, parse_record, parse_records, trace_of_support_info
-from npgxd.toolchain.soc import is_supported, soc_family
+from npgxd.wire.soc import is_supported, soc_family
 
 __all__ = [
     "KEY_SCHEMA",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import ToolchainError
-from npgxd.toolchain.soc import soc_family
 from npgxd.toolchain.versions import is_at_least
 from npgxd.wire.identity import OpRoot, environment_roots, package_versions
+from npgxd.wire.soc import soc_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

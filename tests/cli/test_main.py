@@ -187,3 +187,14 @@ def test_a_terminal_that_cannot_show_a_letter_is_no_reason_to_fail(serve, socket
 def test_rich_is_not_imported_where_it_is_not_needed():
     code = "import npgxd.cli.main as m, sys; m.build_parser(); sys.exit('rich' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_a_fault_of_npgxctl_itself_ends_with_70_and_shows_all_of_it(monkeypatch, capsys) -> None:
+    def fault(_socket: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr("npgxd.cli.status.status_document", fault)
+    assert main(["status"]) == Exit.INTERNAL == 70
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError: a fault of ours" in said
+    assert "please report it" in said

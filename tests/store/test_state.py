@@ -112,7 +112,8 @@ def test_a_format_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 def test_a_fresh_file_system_with_lost_and_found_is_taken(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
-    open_and_close(tmp_path)
+    assert len(open_and_close(tmp_path).store_id) == 32
+    assert (tmp_path / "lost+found").is_dir()
 
 
 def test_a_damaged_store_id_is_made_anew(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def test_a_rank_whose_compile_a_drain_lets_finish_gets_its_kernels(slow: Node) -
     rank = slow.rank(matmuls(*SIZES))
     compiling(slow)
     assert slow.stop() == 0
+    assert not list(slow.runtime.glob("*.sock")), "clients see at once that nobody is there"
     outcome = rank.outcome()
     assert (outcome["state"], outcome["reason"], outcome["missing"]) == ("INSTALLED", "compiled", 0)
     slow.start()

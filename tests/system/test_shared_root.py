@@ -223,11 +223,10 @@ def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and
     )
     source.write_text(source.read_text() + "# another\n")
     eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
-    # A process that started in the very moment of their leaving may have loaded them, and is told to restart: the next one is not.
-    fresh = eventually(
-        lambda: (told := shared.rank(matmuls(32)).outcome())["state"] == "INSTALLED" and told, "a later process gets the new one"
-    )
-    assert fresh["reason"] in {"compiled", "hit"}
+    # A start is known to 10 ms: a process that started in the very moment of their leaving is told to restart, the next one never.
+    first, second = (shared.rank(matmuls(32)).outcome() for _ in range(2))
+    assert (first["state"], first["reason"]) in {("INSTALLED", "compiled"), ("DEGRADED", "restart_needed")}, first
+    assert (second["state"], second["reason"]) == ("INSTALLED", "hit"), second
     assert shared.compiles() == 2
     assert len(shared.ours()) == 1
     assert len(shared.directories()) == 3, "old ones stay for those that loaded them"
@@ -242,10 +241,8 @@ def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make:
     source = next(shared.node.cann.opp.glob("**/mat_mul_v2.py"))
     source.write_text(source.read_text() + "# another\n")
     eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
-    eventually(
-        lambda: shared.rank(matmuls(16)).outcome()["state"] == "INSTALLED",
-        "a process that started after they left gets the new one",
-    )
+    shared.rank(matmuls(16)).outcome()  # it may have started in the very moment of their leaving; the next one has not
+    assert shared.rank(matmuls(16)).outcome()["state"] == "INSTALLED"
     (shared.node.directory / "go").touch()
     outcome = early.outcome()
     assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "restart_needed")

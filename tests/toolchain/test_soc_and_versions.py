@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from npgxd.errors import ToolchainError
-from npgxd.toolchain.soc import is_supported, soc_family
 from npgxd.toolchain.versions import is_at_least, version_key
+from npgxd.wire.soc import is_supported, soc_family
 from tools.cann_sim.compiler.socs import SOCS
 
 
