@@ -11,7 +11,7 @@ import pytest
 
 from npgxd.daemon.config import SECTIONS, load
 from npgxd.wire import admin
-from npgxd.wire.messages import REPLIES, REQUESTS
+from npgxd.wire.parsing import REPLIES, REQUESTS
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, START_HINT, candidates, probe
-from npgxd.wire.messages import Message, Refusal
+from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from npgxd.cli.page import Line
+    from npgxd.wire.form import Message
 
 SCHEMA = 1
 """The answers' schema that this npgxctl reads."""

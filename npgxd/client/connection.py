@@ -18,12 +18,14 @@ from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.endpoint import probe
-from npgxd.wire.messages import Message, Refusal, RoundProgress
+from npgxd.wire.messages import Refusal, RoundProgress
 from npgxd.wire.parsing import parse_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from npgxd.wire.form import Message
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

@@ -21,10 +21,12 @@ from npgxd.client.rank import program, rank_info
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.endpoint import find_socket
-from npgxd.wire.messages import Hello, Message, RoundProgress, ToolchainIdentity, Welcome
+from npgxd.wire.messages import Hello, RoundProgress, ToolchainIdentity, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from npgxd.wire.form import Message
 
 
 class Patience(NamedTuple):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npgxd.oplib.pins import Pin
     from npgxd.oplib.removal import Report
     from npgxd.wire.credentials import PeerCredentials
-    from npgxd.wire.messages import Message
+    from npgxd.wire.form import Message
 
 log = logging.getLogger(__name__)
 

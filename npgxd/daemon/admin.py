@@ -19,13 +19,14 @@ from npgxd.errors import NpgxError
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
-from npgxd.wire.messages import Message, Refusal
+from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from npgxd.daemon.acts import Acts, Long
+    from npgxd.wire.form import Message
 
 log = logging.getLogger(__name__)
 

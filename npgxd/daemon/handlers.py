@@ -11,6 +11,7 @@ from npgxd.daemon.refusals import Refused
 from npgxd.daemon.uploads import Uploads
 from npgxd.wire import limits, messages
 from npgxd.wire.codec import pack_records
+from npgxd.wire.form import Message
 from npgxd.wire.states import ClientState, Reason, Strategy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ MAX_SESSIONS_PER_UID = 1024
 MAX_LEASES = 1024
 """Leases of one session; a hello can name as many."""
 GATHERED_FRAMES = 8
-Reply = tuple[messages.Message, list[bytes]]
+Reply = tuple[Message, list[bytes]]
 
 
 class Handlers:
@@ -58,7 +59,7 @@ class Handlers:
         self.draining = False
         self.followers: dict[str, set[bytes]] = {}
         """round -> the connections that are told of it."""
-        self._by_kind: dict[type[messages.Message], Callable[..., Reply]] = {
+        self._by_kind: dict[type[Message], Callable[..., Reply]] = {
             messages.Report: self._report,
             messages.Submit: self._submit,
             messages.Follow: self._follow,
@@ -68,9 +69,7 @@ class Handlers:
             messages.Bye: self._bye,
         }
 
-    def handle(
-        self, identity: bytes, peer: PeerCredentials, message: messages.Message, frames: tuple[bytes, ...], now: float
-    ) -> Reply:
+    def handle(self, identity: bytes, peer: PeerCredentials, message: Message, frames: tuple[bytes, ...], now: float) -> Reply:
         """The answer to one request of one connection."""
         if isinstance(message, messages.Status):
             return messages.StatusDocument(schema=1), self._status(now)

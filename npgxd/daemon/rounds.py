@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from npgxd.wire.messages import CompileOptions, Failure, Package, Part, RankInfo, Rejected, RoundProgress, RoundResult
+from npgxd.wire.form import Part
+from npgxd.wire.messages import CompileOptions, Failure, Package, RankInfo, Rejected, RoundProgress, RoundResult
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState, Strategy
 
 T = TypeVar("T", bound=Part)

@@ -36,7 +36,7 @@ from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
 from npgxd.wire.endpoint import ADMIN_SOCKET_NAME
-from npgxd.wire.messages import Message, Refusal
+from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_request
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.config import Config
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.stores import Stores
+    from npgxd.wire.form import Message
 
 log = logging.getLogger(__name__)
 

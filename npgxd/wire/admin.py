@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 from npgxd.wire._fields import flag, integer, pattern, text
-from npgxd.wire.messages import COUNT, ROUND_ID, Message, Refusal, _is
+from npgxd.wire.form import COUNT, ROUND_ID, Message, bounded
+from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import UnknownOp, UnsupportedVersion
 from npgxd.wire.plain import plain
 
@@ -31,7 +32,7 @@ class Verify(Message):
     """Look at every digest; with ``repair``, mend what can be mended."""
 
     op: ClassVar[str] = "verify"
-    repair: bool = _is(flag, default=False)
+    repair: bool = bounded(flag, default=False)
 
 
 @plain
@@ -39,7 +40,7 @@ class Gc(Message):
     """A pass of removal now; with ``dry_run``, only what it would do."""
 
     op: ClassVar[str] = "gc"
-    dry_run: bool = _is(flag, default=False)
+    dry_run: bool = bounded(flag, default=False)
 
 
 @plain
@@ -47,7 +48,7 @@ class PinKernels(Message):
     """Keep these kernels: a key's first digits, ``job/round``, or ``view:`` and a view's first digits."""
 
     op: ClassVar[str] = "pin"
-    what: str = _is(_WHAT)
+    what: str = bounded(_WHAT)
 
 
 @plain
@@ -55,7 +56,7 @@ class Unpin(Message):
     """End a pin, by the name it was given under."""
 
     op: ClassVar[str] = "unpin"
-    what: str = _is(_WHAT)
+    what: str = bounded(_WHAT)
 
 
 @plain
@@ -70,10 +71,10 @@ class ImportPart(Message):
     """A piece of what is to be imported, by value: records (frames as in submit), or a run package's bytes."""
 
     op: ClassVar[str] = "import_part"
-    upload: str = _is(ROUND_ID)
-    kind: str = _is(pattern(r"records|package", "records or package"))
-    name: str = _is(text(limits.MAX_NAME), "")
-    part: int = _is(integer(0, 1_000_000), 0)
+    upload: str = bounded(ROUND_ID)
+    kind: str = bounded(pattern(r"records|package", "records or package"))
+    name: str = bounded(text(limits.MAX_NAME), "")
+    part: int = bounded(integer(0, 1_000_000), 0)
 
 
 @plain
@@ -81,9 +82,9 @@ class ImportRun(Message):
     """All parts are there: take the kernels of the packages (only with ``trust_toolchain``), and queue the records that have none."""
 
     op: ClassVar[str] = "import"
-    upload: str = _is(ROUND_ID)
-    label: str = _is(text(limits.MAX_NAME), "")
-    trust_toolchain: bool = _is(flag, default=False)
+    upload: str = bounded(ROUND_ID)
+    label: str = bounded(text(limits.MAX_NAME), "")
+    trust_toolchain: bool = bounded(flag, default=False)
 
 
 @plain
@@ -105,9 +106,9 @@ class Progress(Message):
     """How far a long act is; ``total`` 0: not known."""
 
     op: ClassVar[str] = "progress"
-    what: str = _is(text())
-    done: int = _is(COUNT, 0)
-    total: int = _is(COUNT, 0)
+    what: str = bounded(text())
+    done: int = bounded(COUNT, 0)
+    total: int = bounded(COUNT, 0)
 
 
 @plain
@@ -115,7 +116,7 @@ class Answer(Message):
     """The act's outcome: one JSON document in the payload frames."""
 
     op: ClassVar[str] = "answer"
-    schema: int = _is(integer(1, 1000), 1)
+    schema: int = bounded(integer(1, 1000), 1)
 
 
 REQUESTS: dict[str, type[Message]] = {

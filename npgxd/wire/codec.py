@@ -15,7 +15,7 @@ from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 
 if TYPE_CHECKING:
-    from npgxd.wire.messages import Message
+    from npgxd.wire.form import Message
 
 Record = tuple[str, bytes]
 """A record on the wire: its file name (a label) and its JSON bytes."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npgxd.errors import ProtocolError
-from npgxd.wire import limits
-from npgxd.wire.messages import REPLIES, REQUESTS, Hello, Message, Status
+from npgxd.wire import limits, messages
+from npgxd.wire.messages import Hello, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npgxd.wire.codec import Envelope
+    from npgxd.wire.form import Message
 
 
 class UnknownOp(ProtocolError):
@@ -26,6 +27,11 @@ class UnsupportedVersion(ProtocolError):
     code = "UNSUPPORTED_VERSION"
 
 
+_VOCABULARIES = (messages,)
+REQUESTS: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REQUESTS.items()}
+"""All that a rank may send to npgxd.sock."""
+REPLIES: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REPLIES.items()}
+"""All that it may get from there."""
 _ANY_VERSION = frozenset({Hello.op, Status.op})
 """Hello carries the versions to choose from, and status must work across all of them."""
 
