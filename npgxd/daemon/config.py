@@ -1,17 +1,17 @@
-"""The daemon's configuration: one TOML file, every key with its type, bound, default and meaning.
+"""The daemon's configuration: every key with its type, bound, default and meaning.
 
 An unknown section or key is an error with a suggestion, never ignored.  docs/configuration.md lists the same keys.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from npgxd.daemon.config_layers import Layer, layers, user_state
+from npgxd.daemon.config_values import checked, from_text, suggest
 from npgxd.errors import ConfigError
 from npgxd.toolchain.discovery import ToolchainSettings
 from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, SYSTEM_RUNTIME_DIRECTORY, user_runtime_directory
@@ -20,7 +20,6 @@ from npgxd.wire.messages import CoreCounts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SYSTEM_CONFIG = Path("/etc/npgxd/npgxd.toml")
 SYSTEM_STATE = Path("/var/lib/npgxd")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 UNREADABLE = ("wait", "ignore")
@@ -109,6 +108,9 @@ class Config:
     state_dir: Path
     runtime_dir: Path
     source: str
+    """The main file, or ``(defaults)``."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """``section.key`` -> the file or the variable that sets it, for every key that is set."""
     daemon: DaemonSection = DaemonSection()
     toolchain: ToolchainSection = ToolchainSection()
     compile: CompileSection = CompileSection()
@@ -143,101 +145,42 @@ SECTIONS: dict[str, type] = {
 
 
 def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Config:
-    """Read the configuration of a system daemon, or of a ``--user`` one.
+    """Read the configuration of a system daemon, or of a ``--user`` one: the file, its drop-ins, then the environment.
 
-    Without ``path`` the usual place is read if it is there.  ConfigError names the file, the key and what is allowed.
+    Without ``path`` the usual place is read if it is there.  ConfigError names where a key is written, the key and what is allowed.
     """
-    source, table = _read(path, user=user, environ=environ)
-    unknown = sorted(set(table) - set(SECTIONS))
-    if unknown:
-        raise ConfigError(f"{source}: unknown section [{unknown[0]}]", hint=_suggest(unknown[0], SECTIONS))
-    parts = {name: _section(source, name, kind, table.get(name, {})) for name, kind in SECTIONS.items()}
-    daemon = cast("DaemonSection", parts["daemon"])
+    source, found = layers(path, user=user, environ=environ, sections=SECTIONS)
+    values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
+    origins: dict[str, str] = {}
+    for layer in found:
+        for name, section in _sections(layer).items():
+            values[name] |= section
+            origins |= dict.fromkeys((f"{name}.{key}" for key in section), layer.origin)
+    parts: dict[str, Any] = {name: kind(**values[name]) for name, kind in SECTIONS.items()}
+    daemon: DaemonSection = parts["daemon"]
     return Config(
-        state_dir=daemon.state_dir or (_user_state(environ) if user else SYSTEM_STATE),
+        state_dir=daemon.state_dir or (user_state(environ) if user else SYSTEM_STATE),
         runtime_dir=daemon.runtime_dir or (user_runtime_directory(environ) if user else SYSTEM_RUNTIME_DIRECTORY),
         source=source,
-        **cast("dict[str, Any]", parts),
+        origins=origins,
+        **parts,
     )
 
 
-def _read(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> tuple[str, dict[str, object]]:
-    wanted = path or (Path(environ["NPGXD_CONFIG"]) if environ.get("NPGXD_CONFIG") else None)
-    usual = _user_config(environ) if user else SYSTEM_CONFIG
-    try:
-        text = (wanted or usual).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        if wanted is None:
-            return "(defaults)", {}
-        raise ConfigError(
-            f"no configuration file {wanted}", hint="name an existing file with --config, or leave it out"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {wanted or usual}: {error}", hint="check its owner, mode and encoding") from None
-    try:
-        return str(wanted or usual), tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{wanted or usual} is not TOML: {error}", hint="see docs/configuration.md for an example") from None
-
-
-def _section(source: str, name: str, kind: type, values: object) -> object:
-    if not isinstance(values, dict):
-        raise ConfigError(f"{source}: {name} must be a section", hint=f"write it as [{name}]")
-    known = {item.name: item for item in fields(kind)}
-    checked: dict[str, object] = {}
-    for key, value in values.items():
-        if key not in known:
-            raise ConfigError(f"{source}: unknown key '{key}' in [{name}]", hint=_suggest(key, known))
-        checked[key] = _value(f"{source}: [{name}] {key}", known[key].default, known[key].metadata, value)
-    return kind(**checked)
-
-
-def _value(where: str, default: object, metadata: Mapping[str, Any], value: object) -> object:
-    hint = f"it is: {metadata['meaning']}"
-    if isinstance(default, (int, float)) and not isinstance(default, bool):
-        kinds = (int,) if isinstance(default, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not metadata["low"] <= value <= metadata["high"]:
-            kind = "an integer" if isinstance(default, int) else "a number"
-            raise ConfigError(f"{where} must be {kind} from {metadata['low']} to {metadata['high']}, not {value!r}", hint=hint)
-        return type(default)(value)
-    if isinstance(default, tuple):
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise ConfigError(f"{where} must be a list of texts, not {value!r}", hint=hint)
-        return tuple(value)
-    if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"{where} must be text, not {value!r}", hint=hint)
-    if default is None:
-        path = Path(value).expanduser()
-        if not path.is_absolute():
-            raise ConfigError(f"{where} must be an absolute path, not {value!r}", hint=hint)
-        return path
-    if "among" in metadata and value not in metadata["among"]:
-        raise ConfigError(f"{where} must be one of {', '.join(metadata['among'])}, not {value!r}", hint=hint)
-    return value
-
-
-def _suggest(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'? Known: {', '.join(known)}" if close else f"known: {', '.join(known)}"
-
-
-def _user_state(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".local/state") / "npgxd"
-
-
-def _user_config(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".config") / "npgxd/npgxd.toml"
-
-
-def _home(environ: Mapping[str, str]) -> Path:
-    home = environ.get("HOME", "")
-    if home and Path(home).is_absolute():
-        return Path(home)
-    try:
-        return Path("~").expanduser()
-    except RuntimeError:
-        raise ConfigError(
-            "this user has no home directory", hint="set state_dir under [daemon], or HOME, or XDG_STATE_HOME"
-        ) from None
+def _sections(layer: Layer) -> dict[str, dict[str, object]]:
+    """What one layer says, checked."""
+    told: dict[str, dict[str, object]] = {}
+    for name, values in layer.table.items():
+        if name not in SECTIONS:
+            raise ConfigError(f"{layer.origin}: unknown section [{name}]", hint=suggest(name, SECTIONS))
+        if not isinstance(values, dict):
+            raise ConfigError(f"{layer.origin}: {name} must be a section", hint=f"write it as [{name}]")
+        known = {item.name: item for item in fields(SECTIONS[name])}
+        told[name] = {}
+        for key, value in values.items():
+            if key not in known:
+                raise ConfigError(f"{layer.origin}: unknown key '{key}' in [{name}]", hint=suggest(key, known))
+            item = known[key]
+            given = from_text(item.default, value) if layer.text else value
+            told[name][key] = checked(f"{layer.origin}: [{name}] {key}", item.default, item.metadata, given)
+    return told

@@ -92,3 +92,58 @@ def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot read"):
         load(path, user=False, environ={})
+
+
+def test_drop_ins_and_variables_are_layers_over_the_file_and_each_key_knows_its_origin(tmp_path: Path) -> None:
+    main = tmp_path / "npgxd.toml"
+    main.write_text("[compile]\nattempts = 5\nnice = 1\n[group]\nwindow_s = 1\n")
+    directory = tmp_path / "npgxd.toml.d"
+    directory.mkdir()
+    (directory / "20-later.toml").write_text("[compile]\nnice = 3\n")
+    (directory / "10-sooner.toml").write_text('[compile]\nnice = 2\n[toolchain]\nsoc = "Ascend910B3"\n')
+    (directory / ".20-later.toml.swp").write_text("what an editor leaves")
+    (directory / "README").write_text("not TOML")
+    environ = {
+        "NPGXD_GROUP_WINDOW_S": "3",
+        "NPGXD_OP_LIBRARY_LEAVE_AFTER_S": "7.5",
+        "NPGXD_STORE": "/x",
+        "NPGXD_COMPILE_ATTEMPTS": "",
+    }
+    config = load(main, user=False, environ=environ)
+    assert (config.compile.attempts, config.compile.nice, config.toolchain.soc) == (5, 3, "Ascend910B3")
+    assert (config.group.window_s, config.op_library.leave_after_s) == (3.0, 7.5)
+    assert config.origins == {
+        "compile.attempts": str(main),
+        "compile.nice": str(directory / "20-later.toml"),
+        "toolchain.soc": str(directory / "10-sooner.toml"),
+        "group.window_s": "NPGXD_GROUP_WINDOW_S",
+        "op_library.leave_after_s": "NPGXD_OP_LIBRARY_LEAVE_AFTER_S",
+    }
+
+
+def test_a_list_in_a_variable_is_written_with_colons(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "NPGXD_TOOLCHAIN_CUSTOM_OPP": "/a:/b"}
+    assert load(None, user=True, environ=environ).toolchain.custom_opp == ("/a", "/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("NPGXD_COMPILE_ATTEMPT", "3", "did you mean 'attempts'"),
+        ("NPGXD_COMPILE_ATTEMPTS", "many", "NPGXD_COMPILE_ATTEMPTS: [compile] attempts must be an integer"),
+        ("NPGXD_DAEMON_STATE_DIR", "here", "absolute path"),
+        ("NPGXD_DAEMON_LOG_LEVEL", "loud", "debug, info"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_what_it_may_be(tmp_path: Path, name: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, user=True, environ={"HOME": str(tmp_path), name: value})
+    assert said in str(caught.value)
+
+
+def test_a_wrong_drop_in_is_named_itself(tmp_path: Path) -> None:
+    (tmp_path / "npgxd.toml.d").mkdir()
+    (tmp_path / "npgxd.toml.d" / "site.toml").write_text("[compile]\nattempt = 3\n")
+    (tmp_path / "npgxd.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"site\.toml: unknown key 'attempt'"):
+        load(tmp_path / "npgxd.toml", user=False, environ={})

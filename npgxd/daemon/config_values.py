@@ -1,0 +1,60 @@
+"""One value of the configuration: whether it is what its key allows, and how a text from the environment becomes one. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npgxd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def checked(where: str, default: object, metadata: Mapping[str, Any], value: object) -> object:
+    """``value`` in the form in which its key keeps it; ConfigError says what is allowed there. ``where`` names the key and its source."""
+    hint = f"it is: {metadata['meaning']}"
+    if isinstance(default, (int, float)) and not isinstance(default, bool):
+        kinds = (int,) if isinstance(default, int) else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not metadata["low"] <= value <= metadata["high"]:
+            kind = "an integer" if isinstance(default, int) else "a number"
+            raise ConfigError(f"{where} must be {kind} from {metadata['low']} to {metadata['high']}, not {value!r}", hint=hint)
+        return type(default)(value)
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise ConfigError(f"{where} must be a list of texts, not {value!r}", hint=hint)
+        return tuple(value)
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{where} must be text, not {value!r}", hint=hint)
+    if default is None:
+        path = Path(value).expanduser()
+        if not path.is_absolute():
+            raise ConfigError(f"{where} must be an absolute path, not {value!r}", hint=hint)
+        return path
+    if "among" in metadata and value not in metadata["among"]:
+        raise ConfigError(f"{where} must be one of {', '.join(metadata['among'])}, not {value!r}", hint=hint)
+    return value
+
+
+def from_text(default: object, text: str) -> object:
+    """What an environment variable says, as TOML would have it; a text that is no number stays one, and ``checked`` refuses it.
+
+    A list is written as in ASCEND_CUSTOM_OPP_PATH, with colons.
+    """
+    if isinstance(default, tuple):
+        return [item for item in text.split(":") if item]
+    if isinstance(default, (int, float)):
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that is not known."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'? Known: {', '.join(names)}" if close else f"known: {', '.join(names)}"
