@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from npgxd.daemon.listening import listen
 from npgxd.daemon.refusals import Refused, refusal_of
 from npgxd.errors import NpgxError
 from npgxd.wire import admin, limits
@@ -22,7 +23,7 @@ from npgxd.wire.credentials import PeerCredentials, peer_of
 from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from npgxd.daemon.acts import Acts, Long
@@ -53,17 +54,12 @@ class AdminPort:
         self._asked: list[_Asked] = []
         self.socket: zmq.Socket[bytes] | None = None
 
-    def bind(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        """Open the socket, mode 0600."""
+    def bind(self, context: zmq.Context[zmq.Socket[bytes]], passed: Mapping[Path, int]) -> zmq.Socket[bytes]:
+        """Open the socket, mode 0600, or take the one that systemd passed."""
         router = self.socket = context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, 500)
         router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
-        before = os.umask(0o177)
-        try:
-            router.bind(f"ipc://{self._path}")
-        finally:
-            os.umask(before)
-        self._path.chmod(0o600)
+        listen(router, self._path, 0o600, passed)
         return router
 
     def close(self) -> None:

@@ -57,10 +57,12 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
 
     from npgxd.compile.leftovers import end_leftovers
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.listening import take_passed
     from npgxd.daemon.service import Service
     from npgxd.daemon.stores import Stores
     from npgxd.wire.credentials import self_test
 
+    passed = take_passed(os.environ)
     _allow_descriptors()
     check_socket_path(config.socket)
     prepare_runtime_directory(config.runtime_dir, 0o700 if user else 0o750)
@@ -73,7 +75,7 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints.json")
     service = Service(config, stores, keyer)
     service.catch_signals()
-    service.bind()
+    service.bind(passed)
     resumed = service.resume()
     notify("READY=1", f"STATUS={service.describe()}", f"MAINPID={os.getpid()}")
     log.info(

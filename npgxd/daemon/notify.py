@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def notify(*lines: str) -> None:
@@ -16,3 +21,23 @@ def notify(*lines: str) -> None:
     # A service manager that went away is its own trouble; the daemon goes on.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
         channel.sendto("\n".join(lines).encode(), target)
+
+
+class Watchdog:
+    """A sign of life for systemd, twice in the time after which it takes the daemon for stuck; silent where it does not watch."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """WATCHDOG_USEC and WATCHDOG_PID as in sd_watchdog_enabled(3)."""
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._every_s = int(microseconds) / 2e6 if ours and microseconds.isdecimal() and int(microseconds) else math.inf
+        self._next = -math.inf
+
+    def tick(self, now: float) -> float:
+        """Say that the loop turns, if it is time; when to say it again (monotonic seconds)."""
+        if self._every_s == math.inf:
+            return math.inf
+        if now >= self._next:
+            notify("WATCHDOG=1")
+            self._next = now + self._every_s
+        return self._next

@@ -25,13 +25,14 @@ from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import Housekeeping
 from npgxd.daemon.importing import Importer
-from npgxd.daemon.notify import notify
+from npgxd.daemon.listening import check_passed, listen
+from npgxd.daemon.notify import Watchdog, notify
 from npgxd.daemon.placing import awaited, settled_at, unleased
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.status import StatusPage
-from npgxd.errors import ConfigError, NpgxError, ProtocolError
+from npgxd.errors import NpgxError, ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
@@ -40,7 +41,8 @@ from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from npgxd.daemon.config import Config
     from npgxd.daemon.keyer import Keyer
@@ -111,33 +113,25 @@ class Service:
         self._next_tell = math.inf
         self._next_lease_poll = 0.0
         self._told_busy = 0
+        self._watchdog = Watchdog(os.environ)
 
     # ---- set-up ------------------------------------------------------------------------------------------------------
 
-    def bind(self) -> None:
-        """Open the socket for ranks. The instance lock is held, so whatever lies at its path belongs to nobody."""
+    def bind(self, passed: Mapping[Path, int]) -> None:
+        """Open both sockets, or take those that systemd passed. The instance lock is held: what lies at their paths is nobody's."""
+        check_passed(passed, (self._config.socket, self._config.admin_socket))
         self._router.setsockopt(zmq.LINGER, 500)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
         self._router.setsockopt(zmq.RCVHWM, QUEUED)
         self._router.setsockopt(zmq.SNDHWM, QUEUED)
         self._router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
-        path = self._config.socket
-        before = os.umask(0o117)  # a plain bind would make the socket open to all, for a moment
-        try:
-            self._router.bind(f"ipc://{path}")
-        except zmq.ZMQError as error:
-            raise ConfigError(
-                f"cannot listen at {path}: {error.strerror}", hint="remove what lies there, or set another runtime_dir"
-            ) from error
-        finally:
-            os.umask(before)
-        path.chmod(0o660)
+        listen(self._router, self._config.socket, 0o660, passed)
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
         self._poller.register(self._library.fileno(), zmq.POLLIN)
-        self._poller.register(self._admin.bind(self._context), zmq.POLLIN)
+        self._poller.register(self._admin.bind(self._context, passed), zmq.POLLIN)
 
     def resume(self) -> int:
         """Take up what an earlier life accepted."""
@@ -176,6 +170,7 @@ class Service:
             self._tend_library,
             self._admin.tick,
             self._look_again,
+            self._watchdog.tick,
         )
         deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._drain_deadline])
         self._watch()

@@ -1,0 +1,88 @@
+"""Where the daemon listens: at a path of its own, or at the listening socket that systemd made there and passes on.
+
+Promise: a socket is never open to more users than its mode says, not even for a moment; one that was passed keeps the owner, the mode
+and the waiting connections that systemd gave it.  Source: sd_listen_fds(3); ZMQ_USE_FD in zmq_setsockopt(3).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import zmq
+
+from npgxd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, MutableMapping
+
+FIRST_PASSED = 3
+"""SD_LISTEN_FDS_START."""
+
+
+def take_passed(environ: MutableMapping[str, str]) -> dict[Path, int]:
+    """The listening sockets that systemd passed to this process, by path; the variables that tell of them are taken out.
+
+    ConfigError if one of them is not a listening Unix stream socket with a path.
+    """
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    environ.pop("LISTEN_PIDFDID", None)
+    if pid != str(os.getpid()) or not count.isdecimal():
+        return {}
+    found: dict[Path, int] = {}
+    for descriptor in range(FIRST_PASSED, FIRST_PASSED + int(count)):
+        os.set_inheritable(descriptor, False)
+        found[_path_of(descriptor)] = descriptor
+    return found
+
+
+def check_passed(passed: Mapping[Path, int], wanted: tuple[Path, ...]) -> None:
+    """ConfigError if systemd passed a socket at which npgxctl and the ranks would not look for this daemon."""
+    for path in passed:
+        if path not in wanted:
+            raise ConfigError(
+                f"systemd passed the socket {path}, but [daemon] runtime_dir has its sockets at {' and '.join(map(str, wanted))}",
+                hint="give npgxd.socket the same paths in a drop-in, or leave runtime_dir out",
+            )
+
+
+def listen(router: zmq.Socket[bytes], path: Path, mode: int, passed: Mapping[Path, int]) -> None:
+    """Let ``router`` accept connections at ``path``. ConfigError if it cannot."""
+    descriptor = passed.get(path)
+    try:
+        if descriptor is not None:
+            router.setsockopt(zmq.USE_FD, descriptor)
+            router.bind(f"ipc://{path}")
+            return
+        before = os.umask(0o777 & ~mode)  # a plain bind would make the socket open to all, for a moment
+        try:
+            router.bind(f"ipc://{path}")
+        finally:
+            os.umask(before)
+        path.chmod(mode)
+    except zmq.ZMQError as error:
+        raise ConfigError(
+            f"cannot listen at {path}: {error.strerror}", hint="remove what lies there, or set another runtime_dir"
+        ) from error
+
+
+def _path_of(descriptor: int) -> Path:
+    problem = f"systemd passed descriptor {descriptor}, which is not a listening Unix stream socket with a path"
+    hint = "npgxd.socket needs ListenStream= with an absolute path, and Accept=no"
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise ConfigError(problem, hint=hint)
+        with socket.socket(fileno=os.dup(descriptor)) as passed:
+            name = passed.getsockname()
+            good = (passed.family, passed.type) == (socket.AF_UNIX, socket.SOCK_STREAM) and bool(
+                passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            )
+    except OSError as error:
+        raise ConfigError(f"{problem}: {error}", hint=hint) from error
+    if not good or not isinstance(name, str) or not name.startswith("/"):
+        raise ConfigError(problem, hint=hint)
+    return Path(name)
