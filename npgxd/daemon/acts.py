@@ -104,6 +104,8 @@ class Acts:
             raise Refused(
                 "NOTHING_FOUND", f"no kernel is known under {what}", hint="npgxctl status and its log name keys and rounds"
             )
+        pins = {pin.name for pin in self._stores.pins.all()} - {what}
+        self._coordinator.quotas.check_pin(len(pins))
         pin = self._stores.pins.put(what, keys, time.time())
         log.info("pinned %d kernels as %s", len(pin.keys), what)
         return {"pin": self._shown(pin)}

@@ -102,6 +102,23 @@ class GroupSection:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsSection:
+    """``[limits]``: what one user may have under way, and when operators that keep changing are no longer compiled."""
+
+    rounds: int = _key(512, "unsettled rounds of one user", low=1, high=1_000_000)
+    keys: int = _key(50_000, "kernels that one user's unsettled rounds wait for", low=1, high=10_000_000)
+    records_mb: int = _key(512, "records of one user's unsettled rounds, in 10^6 bytes", low=1, high=1_000_000)
+    queue: int = _key(
+        200_000, "kernels under way for all users; when it is full, each has an equal part", low=1, high=100_000_000
+    )
+    pins: int = _key(1000, "pins of the administrators", low=0, high=1_000_000)
+    churn_shapes: int = _key(
+        256, "rounds of one process in which one operator call may get new shapes; 0: any", low=0, high=1_000_000
+    )
+    churn_const_data: int = _key(64, "the same for const_data, where the shapes are equal; 0: any", low=0, high=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration, complete and checked."""
 
@@ -117,6 +134,7 @@ class Config:
     store: StoreSection = StoreSection()
     group: GroupSection = GroupSection()
     op_library: LibrarySection = LibrarySection()
+    limits: LimitsSection = LimitsSection()
 
     @property
     def socket(self) -> Path:
@@ -141,6 +159,7 @@ SECTIONS: dict[str, type] = {
     "store": StoreSection,
     "group": GroupSection,
     "op_library": LibrarySection,
+    "limits": LimitsSection,
 }
 
 

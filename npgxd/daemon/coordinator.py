@@ -12,9 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from npgxd.daemon.assembly import Assembly
+from npgxd.daemon.churn import Churn, process_of
 from npgxd.daemon.flights import Flights, GivenUp, Try
+from npgxd.daemon.kept import Kept
 from npgxd.daemon.ledger import Ledger
 from npgxd.daemon.placing import Placing
+from npgxd.daemon.quotas import Quotas
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.daemon.windows import Windows
@@ -38,18 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_ROUNDS_PER_UID = 512
-"""Unsettled rounds of one user; more are refused."""
-MAX_BYTES_PER_UID = 512 * 1024 * 1024
-"""Records of one user's unsettled rounds."""
 TAKE_UP_S = 5.0
 """How often a toolchain is looked for while accepted rounds wait for one."""
 VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
-KEPT_ROUNDS = 1024
-"""Settled rounds whose outcome is kept for whoever asks again."""
-KEPT_BYTES = 128 * 1024 * 1024
-"""Records of settled rounds that are kept; beyond that the oldest rounds are forgotten, however young."""
 
 
 class Coordinator:
@@ -68,6 +63,9 @@ class Coordinator:
         self._assembly = Assembly(stores, sessions)
         self._ledger = Ledger(stores, keyer)
         self.placing = Placing(library)
+        self.quotas = Quotas(config.limits)
+        self.churn = Churn(config.limits)
+        self._kept = Kept()
         self._postponed: list[RoundEntry] = []
         self._take_up_at = float("inf")
         self.changed: set[str] = set()
@@ -80,12 +78,15 @@ class Coordinator:
         known = self.rounds.get(submit.round)
         if known is not None:
             return self.adopt(known, session, now)
-        self._check_limits(session.peer.uid, submit.round)
+        self._check_owner(session.peer.uid, submit.round)
         self._keyer.refresh(now)
         entry = _entry(session, submit, raw)
         taken = self._ledger.round(entry, session.id, now)
         if not submit.recompile:
             self._ledger.settle_known(taken)
+        if taken.open_keys:
+            self.quotas.check(taken.uid, taken.open_keys, taken.size)
+            self._cap(taken, session)
         if taken.open_keys:
             self._ledger.make_durable(taken)
         session.round = taken.id
@@ -95,14 +96,15 @@ class Coordinator:
         self._join_group(taken, session, now)
         return taken
 
-    def _check_limits(self, uid: int, name: str) -> None:
+    def _check_owner(self, uid: int, name: str) -> None:
         if any(entry.round == name and entry.uid != uid for entry in self._postponed):
             raise Refused("UNKNOWN_ROUND", "no such round of this user", hint="submit under a new round id")
-        unsettled = [r for r in self.rounds.values() if r.uid == uid and r.result is None]
-        if len(unsettled) >= MAX_ROUNDS_PER_UID:
-            raise Refused("LIMIT", f"user {uid} has {MAX_ROUNDS_PER_UID} unsettled rounds", hint="wait for some of them")
-        if sum(r.size for r in unsettled) >= MAX_BYTES_PER_UID:
-            raise Refused("LIMIT", f"user {uid} has {MAX_BYTES_PER_UID} bytes of unsettled records", hint="wait for some of them")
+
+    def _cap(self, taken: Round, session: Session) -> None:
+        """Operators that keep changing are not compiled any more: that is their outcome, with the reason."""
+        missing = ((key, taken.needs[key].record) for key in taken.open_keys)
+        for key, reason in self.churn.take(process_of(session), missing).items():
+            taken.settle_key(key, Settlement(KeyOutcome.CAPPED, reason=reason, why=Reason.CHURN))
 
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:
         """Take up the rounds that an earlier life accepted and did not settle; their number. Without a toolchain they wait for one."""
@@ -141,22 +143,20 @@ class Coordinator:
         if told is not None and (other or told.root or (told.view is not None and told.view not in self._stores.views)):
             # Its view, or the root that it is in, is gone, or was made for what another process has loaded: it is made anew.
             known.result = None
+            self._under_way(known)
             self._settle(known, now)
         return known
 
     def _admit(self, taken: Round, now: float) -> None:
         self.rounds[taken.id] = taken
-        self._forget_old(now)
-
-    def _forget_old(self, now: float) -> None:
-        settled = [r for r in self.rounds.values() if r.result is not None]
-        many, size = len(settled) - KEPT_ROUNDS, sum(r.size for r in settled)
-        for old in settled[:-1]:  # the newest one is somebody's answer just now
-            if size <= KEPT_BYTES and (many <= 0 or now - old.settled_at <= self._config.group.recording_s):
-                break
-            many, size = many - 1, size - old.size
+        self._under_way(taken)
+        for old in self._kept.excess(now, self._config.group.recording_s):
             self.rounds.pop(old.id, None)
             self._windows.forget(old, self.rounds)
+
+    def _under_way(self, taken: Round) -> None:
+        self._kept.drop(taken.id)
+        self.quotas.charge(taken.id, taken.uid, taken.open_keys, taken.size)
 
     # ---- groups ------------------------------------------------------------------------------------------------------
 
@@ -321,6 +321,8 @@ class Coordinator:
         if not done.settled_at:  # what is told again counts once
             self._stores.count(hits=done.result.hits, failed=done.result.failed)
         done.settled_at = now
+        self.quotas.release(done.id)
+        self._kept.add(done)
         if done.durable:
             try:
                 self._stores.rounds.settle(done.id)

@@ -33,6 +33,16 @@ class KeyOutcome(StrEnum):
     COMPILED = "compiled"  # compiled for this round's group
     FAILED = "failed"  # the compiler refused it, or failed at it too often
     LEFT_OUT = "left_out"  # op_compiler ended well, and its package has no such kernel
+    CAPPED = "capped"  # not compiled: this operator's const_data or shapes keep changing
+
+
+class ArtifactState(StrEnum):
+    """What a look-up in the compile cache comes to."""
+
+    HIT = "HIT"  # here are the bytes
+    MISS = "MISS"  # there is none: whoever is told so builds it
+    BUILDING = "BUILDING"  # another process builds it
+    NOT_CACHEABLE = "NOT_CACHEABLE"  # it was found that this cannot be cached; the reason is remembered
 
 
 class Strategy(StrEnum):
@@ -59,6 +69,7 @@ class Reason(StrEnum):
     STORE_NOT_VISIBLE = "store_not_visible"
     COMPILE_FAILED = "compile_failed"
     NO_SPACE = "no_space"
+    CHURN = "churn"
     STORE_FAILED = "store_failed"
     SHADOWED = "shadowed"
     RESTART_NEEDED = "restart_needed"

@@ -11,8 +11,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from npgxd.daemon import coordinator as limits
 from npgxd.daemon import handlers as handler_limits
+from npgxd.daemon import kept
 from npgxd.daemon.refusals import Refused
 from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.credentials import PeerCredentials
@@ -44,17 +44,8 @@ def drive(parts, until, now: float = 0.0) -> None:
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_users_unsettled_records_are_bounded_and_no_other_users_round_is_refused_for_them(parts, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "MAX_BYTES_PER_UID", 1000)
-    mine = parts.session(local_world_size=9)
-    parts.submit(mine, *range(16, 26))
-    with pytest.raises(Refused, match="unsettled records"):
-        parts.submit(mine, 99)
-    assert parts.submit(parts.session(OTHER), 99).id in parts.coordinator.rounds
-
-
 def test_settled_rounds_are_forgotten_by_their_bytes_however_young(parts, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "KEPT_BYTES", 50_000)
+    monkeypatch.setattr(kept, "KEPT_BYTES", 50_000)
     session = parts.session()
     for _ in range(20):
         assert parts.submit(session, bad=b"x" * 10_000).result is not None
@@ -63,7 +54,7 @@ def test_settled_rounds_are_forgotten_by_their_bytes_however_young(parts, monkey
 
 def test_a_round_of_an_open_group_may_be_forgotten(parts, monkeypatch) -> None:
     ready(parts, 16)
-    monkeypatch.setattr(limits, "KEPT_BYTES", 0)
+    monkeypatch.setattr(kept, "KEPT_BYTES", 0)
     job = {"run_id": "r", "local_world_size": 9, "world_size": 9}
     first, second = parts.session(**job), parts.session(**job)
     forgotten = parts.submit(first, 16)

@@ -1,0 +1,171 @@
+"""Churn: operators whose ``const_data`` or shapes keep changing are found, and no longer compiled for every new value.
+
+A kernel for a value that never comes again is lost work for the process that waits for it, and for everybody behind it.  Pure state, no
+I/O.  What tells churn from breadth is how new kernels come, not how many: a start-up asks for hundreds of kernels of one operator in one
+round, and for some more in a few dozen later ones (one for each batch size that is captured); where a value changes all the time, round
+after round of *one process* brings a new kernel for the *same operator call*, that is for a record in which nothing else differs.  So
+rounds are counted, for each process and each such call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from npgxd.daemon.config import LimitsSection
+    from npgxd.daemon.sessions import Session
+    from npgxd.toolchain.record import Record
+
+MAX_CALLS: Final = 4096
+"""Operator calls of one user that are watched; those that were not seen for longest are forgotten first."""
+MAX_VALUES: Final = 1024
+"""Values of one call that are remembered."""
+_SHOWN: Final = 50
+
+# The canonical form of a record is compact JSON with sorted keys, and a quote inside of a text is escaped: names are found by their form.
+_TEXT: Final = rb'"(?:[^"\\]|\\.)*+"'
+_FLAT: Final = rb'\[(?:[^\[\]"]|' + _TEXT + rb")*+\]"
+_LIST: Final = rb'\[(?:[^\[\]"]|' + _TEXT + rb"|" + _FLAT + rb")*+\]"
+_CONSTANT: Final = re.compile(rb'"const_data":(?:' + _LIST + rb"|" + _TEXT + rb"|[^,}\]]*+)")
+_SHAPE: Final = re.compile(rb'"(?:[a-z_]*shape|stride|offset)":(?:\[[^\]]*+\]|-?[0-9]+)')
+
+
+class Changing(StrEnum):
+    """What keeps changing in an operator call."""
+
+    CONST_DATA = "const_data"
+    SHAPES = "shapes"
+
+
+_REMEDY: Final[Mapping[Changing, str]] = {
+    Changing.CONST_DATA: "pass the value as a tensor that is no constant",
+    Changing.SHAPES: "pad to a few sizes",
+}
+
+
+class Process(NamedTuple):
+    """Whose rounds are counted together: one process, by its user, job and own name in it."""
+
+    uid: int
+    job: str
+    name: str
+
+
+def process_of(session: Session) -> Process:
+    """The process behind a session; it keeps its name over connections, and its own pid where the kernel cannot tell it here."""
+    return Process(session.peer.uid, session.job, f"rank {session.rank.rank}, pid {session.peer.pid or session.hello.pid}")
+
+
+@dataclass(slots=True)
+class _Call:
+    """One operator call of one process, but for what changes in it."""
+
+    process: Process
+    op_type: str
+    what: Changing
+    rounds: int = 0
+    capped: int = 0
+    values: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+
+    def remember(self, value: bytes) -> None:
+        self.values[value] = None
+        if len(self.values) > MAX_VALUES:
+            self.values.popitem(last=False)
+
+
+class _Seen(NamedTuple):
+    key: str
+    call: _Call
+    value: bytes
+
+
+class Churn:
+    """The operator calls of all processes, as their rounds bring kernels that nobody has."""
+
+    def __init__(self, limits: LimitsSection) -> None:
+        self._most = {Changing.CONST_DATA: limits.churn_const_data, Changing.SHAPES: limits.churn_shapes}
+        self._calls: dict[int, OrderedDict[bytes, _Call]] = {}
+
+    def take(self, process: Process, missing: Iterable[tuple[str, Record]]) -> dict[str, str]:
+        """A round brings these keys, which have no kernel yet; key -> reason, for those that are not to be compiled."""
+        capped: dict[str, str] = {}
+        fresh: list[_Seen] = []
+        for key, record in missing:
+            seen = [one for one in self._look(process, key, record) if one.value not in one.call.values]
+            stopped = next((one.call for one in seen if 0 < self._most[one.call.what] <= one.call.rounds), None)
+            if stopped is None:
+                fresh += seen
+            else:
+                stopped.capped += 1
+                capped[key] = self._reason(stopped)
+        for call in {id(one.call): one.call for one in fresh}.values():
+            call.rounds += 1
+        for one in fresh:
+            one.call.remember(one.value)
+        return capped
+
+    def forget(self, op_type: str = "") -> int:
+        """Count anew, for one operator or for all; how many calls had been capped."""
+        found = 0
+        for calls in self._calls.values():
+            for name in [name for name, call in calls.items() if op_type in {"", call.op_type}]:
+                found += calls.pop(name).capped > 0
+        return found
+
+    def describe(self) -> list[dict[str, object]]:
+        """For the status document: what is capped, most of all first."""
+        stopped = [call for calls in self._calls.values() for call in calls.values() if call.capped]
+        stopped.sort(key=lambda call: -call.capped)
+        return [
+            {
+                "op_type": call.op_type,
+                "what": str(call.what),
+                "uid": call.process.uid,
+                "job": call.process.job,
+                "process": call.process.name,
+                "rounds": call.rounds,
+                "not_compiled": call.capped,
+                "limit": self._most[call.what],
+                "option": f"[limits] churn_{call.what}",
+                "remedy": _REMEDY[call.what],
+            }
+            for call in stopped[:_SHOWN]
+        ]
+
+    def _look(self, process: Process, key: str, record: Record) -> list[_Seen]:
+        without_constant = _CONSTANT.sub(b"", record.canonical)
+        same = _digest(without_constant)
+        call = self._call(process, record.op_type, Changing.SHAPES, _digest(_SHAPE.sub(b"", without_constant)))
+        seen = [_Seen(key, call, same)]
+        if without_constant != record.canonical:
+            call = self._call(process, record.op_type, Changing.CONST_DATA, same)
+            seen.append(_Seen(key, call, bytes.fromhex(record.digest[:32])))
+        return seen
+
+    def _call(self, process: Process, op_type: str, what: Changing, rest: bytes) -> _Call:
+        calls = self._calls.setdefault(process.uid, OrderedDict())
+        name = _digest(f"{process.job} {process.name} {what} ".encode() + rest)
+        call = calls.get(name)
+        if call is None:
+            call = calls[name] = _Call(process, op_type, what)
+            if len(calls) > MAX_CALLS:
+                calls.popitem(last=False)
+        calls.move_to_end(name)
+        return call
+
+    def _reason(self, call: _Call) -> str:
+        return (
+            f"its {call.what} changed in {call.rounds} rounds of this process: no more of its values are compiled "
+            f"(limit: [limits] churn_{call.what} = {self._most[call.what]}); {_REMEDY[call.what]}"
+        )
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).digest()
