@@ -75,6 +75,7 @@ def page(document: object, *, now: float) -> list[Line]:
         *(line for job in root.nodes("jobs") for line in _job(job)),
         *([] if root.nodes("jobs") else [Line("jobs", "no process is connected")]),
         *_failures(root.nodes("failures"), now),
+        *(_churn(call) for call in root.nodes("churn")),
     ]
 
 
@@ -213,6 +214,13 @@ def _failures(failures: list[Node], now: float) -> list[Line]:
         text = f"{failure.text('reason')} ({ago}key {failure.text('key')[:12]})"  # the reason says how often it was tried
         lines.append(Line("", text, Tone.BAD, mark=clean(failure.text("op_type")), indent=2))
     return lines
+
+
+def _churn(call: Node) -> Line:
+    text = f"{call.text('what')} changed in {call.count('rounds')} rounds of job {call.text('job')}, {call.text('process')}: "
+    text += f"{counted(call.count('not_compiled'), 'kernel was', 'kernels were')} not compiled for it; {call.text('remedy')}, "
+    text += f"or raise {call.text('option')}; npgxctl retry --op {call.text('op_type')} counts anew"
+    return Line("churn", text, Tone.BAD, mark=call.text("op_type"))
 
 
 COMMAND = Command("status", "show the daemon, its kernels and every rank's state", STATUS_TABLE, configure, run)

@@ -96,6 +96,10 @@ def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
                 "these operators run with dynamic kernels; npgxctl status lists what is remembered as failed: once its cause is gone, "
                 "one start with disable_static_kernel_compile_cache=True tries again"
             )
+        case Reason.CHURN if result.failures:
+            return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels were not compiled: " + _first(
+                result.failures
+            ), "these operators run with dynamic kernels; npgxctl status shows what keeps changing"
         case Reason.RESTART_NEEDED | Reason.SHADOWED:
             return f"{len(result.shadowed)} of {settled.unique} kernels cannot take effect in this process: " + _first(
                 result.shadowed

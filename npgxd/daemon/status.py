@@ -91,6 +91,7 @@ class StatusPage:
             "op_library": self._or(self.library, {}),
             "cache": self._or(self._stores.counters, dict.fromkeys(("hits", "compiled", "failed", "rounds", "records"), 0)),
             "failures": self._or(self._stores.failures, []),
+            "churn": self._coordinator.churn.describe(),
         }
 
     def _or(self, told: Callable[[], object], otherwise: object) -> object:
@@ -129,6 +130,7 @@ class StatusPage:
             "keys_waiting": flights.waiting,
             "keys_compiling": len(flights) - flights.waiting,
             "rounds": [self._round(waiting, now) for waiting in unsettled[:MAX_ROUNDS]],
+            "users": self._coordinator.quotas.describe(),
         }
 
     def _round(self, waiting: Round, now: float) -> dict[str, object]:
