@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from npgxd.daemon.acts import Acts
 from npgxd.daemon.config import load
 from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
@@ -21,7 +24,7 @@ from npgxd.wire.messages import Hello, RankInfo, Submit
 from tools.cann_sim import Costs, SimulatedCann, create, records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from npgxd.daemon.rounds import Round
@@ -48,6 +51,21 @@ class Parts:
         raw = [(f"{size}.json", records.encode(records.matmul(size, 32, 64))) for size in sizes]
         raw += [("bad.json", bad)] if bad else []
         return self.coordinator.accept(session, Submit(round=name or secrets.token_hex(16)), raw, now)
+
+    def take(self, session: Session, *described: dict[str, Any], now: float = 0.0) -> Round:
+        raw = [(f"{number}.json", records.encode(item)) for number, item in enumerate(described)]
+        return self.coordinator.accept(session, Submit(round=secrets.token_hex(16)), raw, now)
+
+    def drive(self, until: Callable[[], bool], now: float = 0.0) -> None:
+        """Turn the dispatcher until something has become true: real workers, no loop."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if until():
+                return
+            self.dispatcher.tick(now)
+            for fileno in select.select(self.dispatcher.filenos(), [], [], 0.05)[0]:
+                self.dispatcher.read(fileno, now)
+        raise AssertionError("never happened")
 
 
 @pytest.fixture
@@ -77,3 +95,9 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     for session in sessions:
         sessions.end(session)
     stores.close()
+
+
+@pytest.fixture
+def acts(parts: Parts) -> Acts:
+    """What administrators may ask for at once."""
+    return Acts(parts.stores, parts.coordinator, None, None, lambda _why, _at_once: None)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
 import shutil
-import time
 from dataclasses import replace
 
 import psutil
@@ -25,20 +23,8 @@ OTHER = PeerCredentials(os.getuid() + 1, os.getgid(), 0)
 def ready(parts, *sizes: int) -> None:
     """Compile these kernels, as the loop would."""
     taken = parts.submit(parts.session(run_id="earlier"), *sizes)
-    drive(parts, lambda: taken.result is not None)
+    parts.drive(lambda: taken.result is not None)
     assert taken.result.state is ClientState.INSTALLED
-
-
-def drive(parts, until, now: float = 0.0) -> None:
-    """Turn the dispatcher until something has become true: real workers, no loop."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        if until():
-            return
-        parts.dispatcher.tick(now)
-        for fileno in select.select(parts.dispatcher.filenos(), [], [], 0.05)[0]:
-            parts.dispatcher.read(fileno, now)
-    raise AssertionError("never happened")
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -157,10 +143,10 @@ def test_a_job_whose_result_cannot_be_taken_is_over_and_its_keys_are_tried_again
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(parts.stores, "publish_kernels", fail)
-    drive(parts, lambda: fileno not in parts.dispatcher.filenos() or not parts.dispatcher.busy)
+    parts.drive(lambda: fileno not in parts.dispatcher.filenos() or not parts.dispatcher.busy)
     assert "a fault of ours" in caplog.text
     monkeypatch.undo()
-    drive(parts, lambda: taken.result is not None)
+    parts.drive(lambda: taken.result is not None)
     assert (taken.result.state, taken.result.reason) == (ClientState.INSTALLED, Reason.COMPILED)
     assert taken.settlements[next(iter(taken.needs))].outcome is KeyOutcome.COMPILED
 
@@ -175,7 +161,7 @@ def test_workers_that_cannot_be_started_are_not_tried_without_a_pause(parts, cap
         assert parts.dispatcher.tick(retry / 2) == retry
     assert caplog.text.count("cannot start a compile") == 1
     jobs.mkdir()
-    drive(parts, lambda: taken.result is not None, now=retry)
+    parts.drive(lambda: taken.result is not None, now=retry)
     assert taken.result.state is ClientState.INSTALLED
 
 
