@@ -5,10 +5,12 @@ caller gets an ``Outcome`` that says what this process has and why.  An exit is 
 parent's connection, no signal handler is installed, and nothing is imported but pyzmq and msgpack.
 """
 
+from npgxd.client.artifacts import Told
 from npgxd.client.client import Client, current
 from npgxd.client.dump import read_dump
+from npgxd.client.lookup import Found
 from npgxd.client.outcome import Outcome, Progress
 from npgxd.client.rank import rank_info
 from npgxd.client.session import Patience
 
-__all__ = ["Client", "Outcome", "Patience", "Progress", "current", "rank_info", "read_dump"]
+__all__ = ["Client", "Found", "Outcome", "Patience", "Progress", "Told", "current", "rank_info", "read_dump"]

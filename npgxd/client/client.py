@@ -11,6 +11,7 @@ from dataclasses import replace
 import zmq
 
 from npgxd.client import refusals
+from npgxd.client.artifacts import ArtifactClient
 from npgxd.client.connection import DaemonSilent
 from npgxd.client.dump import usable
 from npgxd.client.fetch import fetch
@@ -42,7 +43,7 @@ _FAULTS = (NpgxError, OSError, zmq.ZMQError)
 """What can go wrong between this process and the daemon; none of it is the caller's business."""
 
 
-class Client:
+class Client(ArtifactClient):
     """This process's way to the daemon. Every method returns; none raises for anything that the daemon does or does not do."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, patience: Patience | None = None) -> None:

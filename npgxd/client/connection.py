@@ -18,7 +18,8 @@ from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.endpoint import probe
-from npgxd.wire.messages import Refusal, RoundProgress
+from npgxd.wire.form import Event
+from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_reply
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Connection:
         self.path = path
         self._clock = clock
         self._ids = itertools.count(1)
-        self._events: dict[str, RoundProgress] = {}
+        self._events: dict[str, Event] = {}
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -116,13 +117,13 @@ class Connection:
                 raise RequestRefused(refused.message, hint=refused.hint, refusal=refused.code)
             return reply
 
-    def event(self, round_id: str, *, timeout_s: float) -> RoundProgress | None:
-        """The latest event of a round that has not been taken yet; None if none comes in time. Raises as ``request`` does."""
+    def event(self, topic: str, *, timeout_s: float) -> Event | None:
+        """The latest event of a topic that has not been taken yet; None if none comes in time. Raises as ``request`` does."""
         until = self._clock() + timeout_s
-        while round_id not in self._events:
+        while topic not in self._events:
             if self._receive(until) is None:
                 return None
-        return self._events.pop(round_id)
+        return self._events.pop(topic)
 
     def _receive(self, until: float) -> tuple[int, Reply] | None:
         """The next message that is a reply, or None at ``until`` or when an event has come; events are put aside."""
@@ -143,10 +144,10 @@ class Connection:
     def _put_aside(self, event: Message) -> None:
         if isinstance(event, Refusal):
             raise ProtocolError(f"the daemon could not read a message: {event.message}", hint=event.hint)
-        if not isinstance(event, RoundProgress):
+        if not isinstance(event, Event):
             raise ProtocolError(f"an event {event.op!r} that nobody asked for")
-        if len(self._events) < limits.MAX_ROUND_PARTS or event.round in self._events:
-            self._events[event.round] = event
+        if len(self._events) < limits.MAX_ROUND_PARTS or event.topic in self._events:
+            self._events[event.topic] = event
 
     def _gone(self) -> ConnectionLost:
         return ConnectionLost(f"the daemon at {self.path} has gone", hint="see npgxctl status and the daemon's log")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from npgxd.client.session import Session
+    from npgxd.wire.form import Event
 
 _FRAMES_A_PART = 4
 """Small parts, so that a large submission does not delay other ranks' look-ups."""
@@ -129,10 +130,10 @@ class Journey:
         heard_at = self._clock()
         while told.result is None:
             self._past_deadline()
-            event = self._session.event(self._round, generation, timeout_s=self._left(_WATCH_S))
+            event: Event | None = self._session.event(self._round, generation, timeout_s=self._left(_WATCH_S))
             if event is None and self._clock() - heard_at > self._session.patience.remind_s:
                 event = self._follow(already_s=self._clock() - heard_at)
-            if event is not None:
+            if isinstance(event, RoundProgress):
                 told, heard_at = self._tell(event), self._clock()
         return told
 

@@ -21,12 +21,12 @@ from npgxd.client.rank import program, rank_info
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.endpoint import find_socket
-from npgxd.wire.messages import Hello, RoundProgress, ToolchainIdentity, Welcome
+from npgxd.wire.messages import Hello, ToolchainIdentity, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from npgxd.wire.form import Message
+    from npgxd.wire.form import Event, Message
 
 
 class Patience(NamedTuple):
@@ -136,13 +136,13 @@ class Session:
             with self._dropping():
                 return connection.request(message, frames, timeout_s=self.patience.silence_s if timeout_s is None else timeout_s)
 
-    def event(self, round_id: str, generation: int, *, timeout_s: float) -> RoundProgress | None:
-        """The next event of a round that is followed on this generation's connection; None if there is none in time."""
+    def event(self, topic: str, generation: int, *, timeout_s: float) -> Event | None:
+        """The next event of what is followed on this generation's connection; None if there is none in time."""
         with self._turn():
             if generation != self.generation or self._connection is None:
-                raise ConnectionLost("the connection was made anew", hint="follow the round again")
+                raise ConnectionLost("the connection was made anew", hint="follow it again")
             with self._dropping():
-                return self._connection.event(round_id, timeout_s=timeout_s)
+                return self._connection.event(topic, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Close the connection, at once."""

@@ -75,3 +75,13 @@ class Message(Part):
     def header(self) -> dict[str, object]:
         """The fields as msgpack carries them, with ``op``; the codec adds ``v`` and ``id``."""
         return {"op": self.op, **cast("dict[str, object]", _plain(self))}
+
+
+@plain
+class Event(Message):
+    """A message that the daemon also sends unasked, to those who follow something."""
+
+    @property
+    def topic(self) -> str:
+        """What it is about; of one topic only the latest event counts."""
+        raise NotImplementedError

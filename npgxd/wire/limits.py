@@ -22,8 +22,14 @@ MAX_ROUND_RECORDS: Final = 20_000
 MAX_ROUND_BYTES: Final = 64 * 1024 * 1024
 MAX_ROUND_PARTS: Final = 256
 
+ARTIFACT_PART_BYTES: Final = 512 * 1024
+"""One part of a compile-cache entry, in either direction: small, so that a large entry does not delay other look-ups."""
+MAX_ARTIFACT_BYTES: Final = 1024 * 1024 * 1024
+"""What no daemon takes; ``[cache] max_artifact_mb`` is what this one does."""
+MAX_ARTIFACT_FACTS: Final = 32
+
 PROGRESS_INTERVAL_S: Final = 1.0
-"""The daemon says something about every followed round at least this often."""
+"""The daemon says something about every followed round, and every build that is waited for, at least this often."""
 SILENCE_S: Final = 5.0
 """A client that hears nothing for this long takes the daemon for silent."""
 RECONNECT_S: Final = 10.0

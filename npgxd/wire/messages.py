@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from npgxd.wire import limits
 from npgxd.wire._fields import flag, integer, mapping, optional, pattern, sequence, text, word
-from npgxd.wire.form import COUNT, DIGEST, PATH, RANK, ROUND_ID, SECONDS, Message, Part, bounded
+from npgxd.wire.form import COUNT, DIGEST, PATH, RANK, ROUND_ID, SECONDS, Event, Message, Part, bounded
 from npgxd.wire.plain import plain
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState, Strategy
 
@@ -211,7 +211,7 @@ class RoundResult(Part):
 
 
 @plain
-class RoundProgress(Message):
+class RoundProgress(Event):
     """Answer to the last part of a submit and to follow, and the event that followers get (then with id 0)."""
 
     op: ClassVar[str] = "round"
@@ -227,6 +227,11 @@ class RoundProgress(Message):
     eta_s: float | None = bounded(optional(SECONDS), None)
     rejected: tuple[Rejected, ...] = bounded(sequence(Rejected.check, limits.MAX_ROUND_RECORDS), tuple)
     result: RoundResult | None = bounded(optional(RoundResult.check), None)
+
+    @property
+    def topic(self) -> str:
+        """The round."""
+        return self.round
 
 
 @plain

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npgxd.errors import ProtocolError
-from npgxd.wire import limits, messages
+from npgxd.wire import artifact_messages, limits, messages
+from npgxd.wire.artifact_messages import CacheList
 from npgxd.wire.messages import Hello, Status
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ class UnsupportedVersion(ProtocolError):
     code = "UNSUPPORTED_VERSION"
 
 
-_VOCABULARIES = (messages,)
+_VOCABULARIES = (messages, artifact_messages)
 REQUESTS: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REQUESTS.items()}
 """All that a rank may send to npgxd.sock."""
 REPLIES: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REPLIES.items()}
 """All that it may get from there."""
-_ANY_VERSION = frozenset({Hello.op, Status.op})
-"""Hello carries the versions to choose from, and status must work across all of them."""
+_ANY_VERSION = frozenset({Hello.op, Status.op, CacheList.op})
+"""Hello carries the versions to choose from, and what npgxctl asks must work across all of them."""
 
 
 def parse_request(envelope: Envelope) -> Message:
