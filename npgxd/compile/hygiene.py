@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import re
 import resource
 import signal
@@ -26,8 +27,16 @@ UMASK = 0o077
 OOM_SCORE = 300
 """When memory runs out, a compiler goes before the daemon and before the models that the node is there for."""
 
+IO_PRIORITY = 7
+"""The last of the best-effort class (0 to 7): a compiler reads and writes after everybody else, and still does, as the idle class may not."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+"""The system call ioprio_set(2), for which the C library has no function, by architecture."""
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_CLASS_BE = 2
+_IOPRIO_CLASS_SHIFT = 13
 _ALLOWED = re.compile(r"(ASCEND_|CANN_|TE_)[A-Z0-9_]*|PATH|PYTHONPATH|LD_LIBRARY_PATH|LANG|LC_ALL|TZ")
 _REFUSED = frozenset({"ASCEND_PROCESS_LOG_PATH", "ASCEND_WORK_PATH", "ASCEND_CACHE_PATH"})
 """These point the compiler's logs and caches outside the job's home."""
@@ -46,6 +55,7 @@ def become_worker(parent: int, nice: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if nice:
         os.nice(nice)
+    _yield_the_disk()
     with contextlib.suppress(OSError, ValueError):  # the score can always be raised; where /proc is read-only it stays
         score = Path("/proc/self/oom_score_adj")
         score.write_text(str(max(int(score.read_text()), OOM_SCORE)))
@@ -105,6 +115,14 @@ def _in_child(worker: int) -> Callable[[], None]:
         default_signals()
 
     return prepare
+
+
+def _yield_the_disk() -> None:
+    """I/O priority for this process and all that it starts; a kernel that forbids it (seccomp) leaves it at what niceness gives."""
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        value = _IOPRIO_CLASS_BE << _IOPRIO_CLASS_SHIFT | IO_PRIORITY
+        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(0), ctypes.c_int(value))
 
 
 def _prctl(option: int, value: int) -> None:

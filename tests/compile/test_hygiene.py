@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,10 +11,12 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from npgxd.compile import JobStarted
-from npgxd.compile.leftovers import end_leftovers
+from npgxd.compile.hygiene import IO_PRIORITY
+from npgxd.compile.leftovers import JOB_VARIABLE, end_leftovers
 from tests.compile.conftest import Bench, Started, end_token, family_of, runs, until, with_token
 from tools.cann_sim.records import elementwise
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
 ADD = elementwise("Add", (4, 64))
 REPORT = """
-import json, os, resource, signal, sys
+import ctypes, json, os, platform, resource, signal, sys
+io = ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[platform.machine()], 1, 0)  # ioprio_get(2)
 def status(word):
     return next(line.split(":")[1].strip() for line in open("/proc/self/status") if line.startswith(word))
 facts = {
@@ -33,9 +37,22 @@ facts = {
     "descriptors": [os.readlink(fd) for name in os.listdir("/proc/self/fd") if os.path.lexists(fd := f"/proc/self/fd/{name}")],
     "umask": os.umask(0), "nice": os.nice(0), "cwd": os.getcwd(), "session": os.getsid(0) == os.getpid(),
     "blocked": status("SigBlk"), "ignored": status("SigIgn"), "core": resource.getrlimit(resource.RLIMIT_CORE),
-    "records": os.listdir(sys.argv[2]), "oom": open("/proc/self/oom_score_adj").read().strip(),
+    "oom": open("/proc/self/oom_score_adj").read().strip(), "io": divmod(io, 1 << 13),
+    "input": os.readlink("/proc/self/fd/0"), "home": os.listdir(os.environ["HOME"]), "tmp": os.listdir(os.environ["TMPDIR"]),
+    "modes": [oct(os.stat(os.environ[name]).st_mode & 0o777) for name in ("HOME", "TMPDIR")],
 }
 """
+REPORTING = """
+import os, sys
+exec(report)
+facts["records"] = os.listdir(sys.argv[2])
+json.dump(facts, open(told, "w"))
+with open(os.path.join(sys.argv[sys.argv.index("-o") + 1], "x.run"), "w") as package:
+    package.write(f"#!{sys.executable} -ISB\\n{report}\\njson.dump(facts, open({installed!r}, 'w'))\\n")
+print("generate run package x.run success")
+"""
+GLIBCS_OWN = 0b11 << 31
+"""Signals 32 and 33: no program can set them, and some shells start their children with one ignored."""
 DAEMONISING = """
 import os, sys, time
 def write(name):
@@ -61,6 +78,23 @@ def compiler(path: Path, code: str, **names: object) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def unlike_a_daemon(tmp_path: Path) -> Iterator[None]:
+    """What a daemon may have and nothing that it starts should: an inheritable descriptor, signals blocked and ignored, any umask."""
+    inherited = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
+    os.set_inheritable(inherited, True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    handled = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    umask = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(umask)
+        signal.signal(signal.SIGHUP, handled)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(inherited)
+
+
 def started_event(job: Job) -> JobStarted:
     found: list[JobStarted] = []
     until(lambda: found.extend(event for event in job.receive() if isinstance(event, JobStarted)) or found, "op_compiler runs")
@@ -78,44 +112,68 @@ def hanging(bench: Bench, kind: str = "hang", **changes: object) -> Job:
 # ---- what reaches a compiler -----------------------------------------------------------------------------------------
 
 
-def test_a_compiler_gets_nothing_of_the_daemon_but_what_is_meant_for_it(
+def test_a_compiler_and_an_installer_get_nothing_of_the_daemon_but_what_is_meant_for_them(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told.json"
-    script = compiler(tmp_path / "op_compiler", REPORT + "json.dump(facts, open(told, 'w'))\nsys.exit(3)\n", told=str(told))
+    told, installed = tmp_path / "told.json", tmp_path / "installed.json"
+    script = compiler(tmp_path / "op_compiler", REPORTING, report=REPORT, told=str(told), installed=str(installed))
     for name, value in {"DISPLAY": ":0", "SECRET": "x", "LD_PRELOAD": "", "NOTIFY_SOCKET": "/run/n", "HOME": "/daemon"}.items():
         monkeypatch.setenv(name, value)
-    inherited = os.open(tmp_path / "secret", os.O_CREAT | os.O_RDWR)
-    os.set_inheritable(inherited, True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-    umask = os.umask(0)
-    try:
+    with unlike_a_daemon(tmp_path):
         spec = bench.spec([ADD], op_compiler=script, nice=3, environment={"DISPLAY": ":1", "MY_VAR": "x", "ASCEND_X": "kept"})
         result = bench.run(spec)
-    finally:
-        os.umask(umask)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.close(inherited)
-    assert result.exit_code == 3
-    facts = json.loads(told.read_text())
-    environment = facts["environment"]
-    assert not {"DISPLAY", "SECRET", "LD_PRELOAD", "NOTIFY_SOCKET", "MY_VAR"} & set(environment)
-    assert environment["ASCEND_X"] == "kept"
-    assert environment["HOME"] == str(spec.job_dir / "home")
-    assert environment["TMPDIR"] == str(spec.job_dir / "tmp")
-    opened = [where for where in facts["descriptors"] if not where.startswith("/proc/")]
-    assert sorted(where.partition(":")[0] for where in opened) == ["/dev/null", "pipe", "pipe"]
-    assert facts["umask"] == 0o077
-    assert facts["nice"] == os.nice(0) + 3
-    assert facts["cwd"] == str(spec.job_dir / "work")
-    assert facts["session"]
-    assert int(facts["blocked"], 16) == 0
-    by_python = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)  # the script's own interpreter ignores these
-    glibcs_own = 0b11 << 31  # signals 32 and 33: no program can set them, and some shells start their children with one ignored
-    assert int(facts["ignored"], 16) & ~glibcs_own == by_python
-    assert facts["core"] == [0, 0]
-    assert int(facts["oom"]) >= 300
-    assert [name.split("_")[:2] for name in facts["records"]] == [["00000", "Add"]]
+    assert result.exit_code == 0
+    for facts in (json.loads(told.read_text()), json.loads(installed.read_text())):
+        environment = facts["environment"]
+        assert not {"DISPLAY", "SECRET", "LD_PRELOAD", "NOTIFY_SOCKET", "MY_VAR"} & set(environment)
+        assert environment["ASCEND_X"] == "kept"
+        assert environment["HOME"] == str(spec.job_dir / "home")
+        assert environment["TMPDIR"] == str(spec.job_dir / "tmp")
+        assert (facts["home"], facts["tmp"], facts["modes"]) == ([], [], ["0o700", "0o700"]), "of this job alone"
+        opened = [where for where in facts["descriptors"] if not where.startswith("/proc/")]
+        assert sorted(where.partition(":")[0] for where in opened) == ["/dev/null", "pipe", "pipe"]
+        assert facts["input"] == "/dev/null"
+        assert facts["umask"] == 0o077
+        assert facts["nice"] == os.nice(0) + 3
+        assert facts["cwd"] == str(spec.job_dir / "work")
+        assert facts["session"]
+        assert int(facts["blocked"], 16) == 0
+        by_python = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)  # the script's own interpreter ignores these
+        assert int(facts["ignored"], 16) & ~GLIBCS_OWN == by_python
+        assert facts["core"] == [0, 0]
+        assert int(facts["oom"]) >= 300
+        assert facts["io"] == [psutil.IOPRIO_CLASS_BE, IO_PRIORITY]
+    assert [name.split("_")[:2] for name in json.loads(told.read_text())["records"]] == [["00000", "Add"]]
+
+
+def test_a_worker_has_nothing_of_the_daemon_but_what_is_meant_for_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    monkeypatch.setenv("DISPLAY", ":0")
+    with unlike_a_daemon(tmp_path):
+        job = hanging(bench, nice=3)
+    worker = psutil.Process(job.pid)
+    environment = worker.environ()
+    assert set(environment) - {"LC_CTYPE"} == {"PATH", "LANG", JOB_VARIABLE}
+    assert worker.cwd() == "/"
+    assert worker.nice() == os.nice(0) + 3
+    assert tuple(worker.ionice()) == (psutil.IOPRIO_CLASS_BE, IO_PRIORITY)
+    assert worker.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+    assert os.getsid(job.pid) == job.pid
+    proc = Path(f"/proc/{job.pid}")
+    status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
+    assert status["Umask"] == "0077"
+    assert int(status["SigBlk"], 16) == 0
+    assert int(status["SigIgn"], 16) & ~GLIBCS_OWN == 0
+    opened = {number.name: str(number.readlink()) for number in (proc / "fd").iterdir()}
+    assert opened.pop("0") == "/dev/null"
+    assert {opened.pop("1"), opened.pop("2")} == {str(job.spec.job_dir / "worker.log")}
+    own = (str(job.spec.job_dir), "pipe:", "socket:", "anon_inode:")
+    assert [where for where in opened.values() if not where.startswith(own)] == []
+    assert sum(where.startswith("socket:") for where in opened.values()) == 1, "the daemon's, and no other"
+    job.cancel("the test ends")
+    bench.finish(job)
 
 
 def test_output_without_end_is_kept_within_its_bound(bench: Bench, tmp_path: Path) -> None:
