@@ -90,6 +90,26 @@ class Disk:
             finally:
                 os.close(fd)
 
+    def append_staged(self, path: Path, data: bytes, mode: int = FILE_MODE) -> None:
+        """Put ``data`` at the end of a file that nobody can see yet, which is made if it is missing; not forced to the disk.
+
+        It is sent on its way there, so that the ``fsync_file`` at the end has little left to wait for.
+        """
+        with explained("write", path):
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                with self._new_file(path, mode) as fd:
+                    _write_all(fd, data)
+                    _start_writing(fd)
+                return
+            self.step("write", path)
+            try:
+                _write_all(fd, data)
+                _start_writing(fd)
+            finally:
+                os.close(fd)
+
     def copy_file(
         self, source: Path, target: Path, mode: int = FILE_MODE, *, beneath: Path | None = None, durable: bool = True
     ) -> tuple[str, int]:

@@ -1,0 +1,140 @@
+"""The catalog's tables for the compile cache: which entries there are, when each was last used, what was said of it.
+
+An index, never the truth: entries are files, and are listed again where this is lost.  What was said (proven, bad) is then said anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from npgxd.store.artifact_file import ArtifactFacts
+    from npgxd.store.catalog import Catalog
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS artifacts(id TEXT PRIMARY KEY, key TEXT NOT NULL, scope TEXT NOT NULL, uid INTEGER NOT NULL,
+  label TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL, made_at REAL NOT NULL, used INTEGER NOT NULL,
+  proven INTEGER NOT NULL, bad INTEGER NOT NULL, bad_reason TEXT NOT NULL) WITHOUT ROWID
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """A listed entry. ``used``: a counter that goes up with each use; ``bad``: reports that it could not be loaded."""
+
+    id: str
+    key: str
+    scope: str
+    uid: int
+    label: str
+    digest: str
+    size: int
+    made_at: float
+    used: int = 0
+    proven: bool = False
+    bad: int = 0
+    bad_reason: str = ""
+
+    @classmethod
+    def of(cls, facts: ArtifactFacts) -> ArtifactRow:
+        """As a newly found file is listed."""
+        return cls(facts.id, facts.key, facts.scope, facts.uid, facts.label, facts.digest, facts.size, facts.made_at)
+
+
+_COLUMNS = ", ".join(item.name for item in fields(ArtifactRow))
+_MARKS = ", ".join("?" for _ in fields(ArtifactRow))
+
+
+class ArtifactRows:
+    """All listed entries. Last uses reach the disk in batches: a kill loses the latest, and some entries seem older than they are."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        with catalog.transaction() as db:
+            db.execute(_TABLE)
+        self._number = int(catalog.read("SELECT COALESCE(MAX(used), 0) FROM artifacts")[0][0])
+        self._used: dict[str, int] = {}
+
+    def get(self, entry: str) -> ArtifactRow | None:
+        """An entry by id."""
+        return next(iter(self._rows("WHERE id = ?", (entry,))), None)
+
+    def all(self) -> list[ArtifactRow]:
+        """Every entry, the one used last first."""
+        return sorted(self._rows(""), key=lambda row: (-row.used, row.id))
+
+    def ids(self) -> set[str]:
+        """The ids of all entries."""
+        return {str(row[0]) for row in self._catalog.read("SELECT id FROM artifacts")}
+
+    def totals(self, uid: int | None = None) -> tuple[int, int]:
+        """Number and bytes of all entries, or of one user's."""
+        where, values = ("WHERE uid = ?", (uid,)) if uid is not None else ("", ())
+        count, size = self._catalog.read(f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM artifacts {where}", values)[0]  # noqa: S608 -- a constant
+        return int(count), int(size)
+
+    def add(self, rows: Iterable[ArtifactRow]) -> None:
+        """List entries; on the disk on return."""
+        rows = list(rows)
+        self._number += bool(rows)
+        with self._catalog.transaction() as db:
+            for row in rows:
+                values = [getattr(row, item.name) for item in fields(ArtifactRow)]
+                values[8] = row.used or self._number
+                db.execute(f"INSERT OR REPLACE INTO artifacts({_COLUMNS}) VALUES ({_MARKS})", values)  # noqa: S608 -- constants
+
+    def remove(self, entries: Collection[str]) -> None:
+        """Forget entries."""
+        with self._catalog.transaction() as db:
+            db.executemany("DELETE FROM artifacts WHERE id = ?", [(entry,) for entry in entries])
+        for entry in entries:
+            self._used.pop(entry, None)
+
+    def touch(self, entry: str) -> None:
+        """An entry is used."""
+        self._number += 1
+        self._used[entry] = self._number
+
+    def prove(self, entry: str) -> None:
+        """Somebody loaded it well."""
+        with self._catalog.transaction() as db:
+            db.execute("UPDATE artifacts SET proven = 1 WHERE id = ?", (entry,))
+
+    def blame(self, entry: str, reason: str) -> int:
+        """Somebody could not load it; how many have said so. The first reason is kept."""
+        with self._catalog.transaction() as db:
+            db.execute(
+                "UPDATE artifacts SET bad = bad + 1, bad_reason = CASE bad WHEN 0 THEN ? ELSE bad_reason END WHERE id = ?",
+                (reason, entry),
+            )
+        row = self.get(entry)
+        return row.bad if row is not None else 0
+
+    def oldest(self, limit: int, uid: int | None = None) -> list[ArtifactRow]:
+        """The entries that were not used for longest."""
+        self.flush()
+        where, values = ("WHERE uid = ?", (uid,)) if uid is not None else ("", ())
+        return self._rows(f"{where} ORDER BY used, id LIMIT ?", (*values, limit))
+
+    def flush(self) -> None:
+        """Write last uses down; StoreError leaves them for the next time."""
+        if self._used:
+            with self._catalog.transaction() as db:
+                db.executemany(
+                    "UPDATE artifacts SET used = ? WHERE id = ?", [(number, entry) for entry, number in self._used.items()]
+                )
+            self._used.clear()
+
+    def _rows(self, which: str, values: Sequence[object] = ()) -> list[ArtifactRow]:
+        found = self._catalog.read(f"SELECT {_COLUMNS} FROM artifacts {which}", values)  # noqa: S608 -- constants
+        return [self._row(row) for row in found]
+
+    def _row(self, found: tuple[object, ...]) -> ArtifactRow:
+        """With the use that is not written down yet."""
+        values = dict(zip((item.name for item in fields(ArtifactRow)), found, strict=True))
+        values["used"] = max(int(str(values["used"])), self._used.get(str(values["id"]), 0))
+        values["proven"] = bool(values["proven"])
+        return ArtifactRow(**values)  # type: ignore[arg-type]  # SQLite's own types
