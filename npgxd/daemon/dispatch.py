@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from npgxd.compile import (
 )
 from npgxd.daemon.flights import Flight, Need, Try
 from npgxd.daemon.housekeeping import MB, Room
+from npgxd.daemon.job_history import JobHistory
 from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.states import KeyOutcome
 
@@ -69,6 +71,7 @@ class Dispatcher:
         self._coordinator = coordinator
         self._pool = Pool(config.compile.workers)
         self._running: dict[int, _Running] = {}
+        self.history = JobHistory(stores.state.jobs)
         self.draining = False
         self._start_at = float("-inf")
         self._start_failures = 0
@@ -152,6 +155,7 @@ class Dispatcher:
             return False
         self._start_failures = 0
         self._coordinator.flights.start(list(chosen), spec.job_id)
+        self.history.begun(spec.job_id, next(iter(chosen.values())).uid, chosen, time.time())
         self._running[job.fileno()] = _Running(job, chosen, now)
         self._coordinator.compiling(list(chosen), now)
         log.info("job %s: compiling %d kernels with -j %d", spec.job_id, len(chosen), spec.jobs)
@@ -213,7 +217,10 @@ class Dispatcher:
 
     def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
         for event in events:
+            if isinstance(event, JobResult | JobFailed):
+                self.history.ended(running.job.spec.job_id, event)
             if isinstance(event, JobStarted):
+                self.history.started(running.job.spec.job_id, event.argv)
                 log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
             elif isinstance(event, JobProgress):
                 running.done, running.current = event.done, event.current
