@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
@@ -19,7 +22,7 @@ from npgxd.client.journey import Ask, Journey, JourneyEnded
 from npgxd.client.notice import warn_once
 from npgxd.client.outcome import Outcome, Progress
 from npgxd.client.rank import printable
-from npgxd.client.session import Patience, Session
+from npgxd.client.session import NoTime, Patience, Session
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.codec import Record, unpack_records
@@ -36,9 +39,17 @@ from npgxd.wire.messages import (
 )
 from npgxd.wire.states import ClientState, Reason
 
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from npgxd.client.background import Place
+    from npgxd.client.changing import Change
+
 log = logging.getLogger("npgxd")
 
 OnProgress = Callable[[Progress], None]
+DEADLINE_GRACE_S: Final = 1.0
+"""After the caller's deadline, leasing what was settled in time and telling the daemon may take so long, at most."""
 _FAULTS = (NpgxError, OSError, zmq.ZMQError)
 """What can go wrong between this process and the daemon; none of it is the caller's business."""
 
@@ -72,6 +83,47 @@ class Client(ArtifactClient):
         Waits while the daemon tells of progress, up to ``deadline_s``; a silent daemon is given up after 5 s, one that is
         restarting after 10 s.  ``on_progress`` is called at least every second.  ``recompile`` compiles again what is there.
         """
+        with self.within(math.inf if deadline_s is None else deadline_s + DEADLINE_GRACE_S):
+            outcome = self._settle(records, graph, options, deadline_s, on_progress, recompile=recompile)
+            if outcome.round:
+                self.report(outcome.state, outcome.reason, detail=outcome.detail, graph=graph)
+        return outcome
+
+    def static_kernels_in_background(
+        self,
+        records: Sequence[Record],
+        *,
+        graph: str,
+        change: Change,
+        place: Place,
+        on_ready: Callable[[Outcome], None],
+        on_end: Callable[[Outcome], Outcome],
+        options: CompileOptions | None = None,
+        recompile: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """The same without waiting: a thread of this process follows the round, and has the graph changed when the kernels are ready.
+
+        ``change`` is made by whoever calls the graph, at the call that the ranks of the job agree on, or as soon as may be where
+        ``place`` says that there is nobody to agree with.  ``on_ready`` gets what has been leased and is to be loaded at that call;
+        ``on_end`` is called once in the end, and returns what became of it.  The thread keeps no process from ending, and a forked
+        child does not have it.
+        """
+        from npgxd.client.background import Background  # noqa: PLC0415 -- few processes need it
+
+        settle = partial(self._settle, records, graph, options, None, on_progress, recompile=recompile)
+        Background(self, self._session, settle, graph, change, place, on_ready, on_end).start()
+
+    def _settle(
+        self,
+        records: Sequence[Record],
+        graph: str,
+        options: CompileOptions | None,
+        deadline_s: float | None,
+        on_progress: OnProgress | None,
+        *,
+        recompile: bool,
+    ) -> Outcome:
         kept, rejected = usable(records)
         ask = Ask(kept, printable(graph, limits.MAX_NAME), options or CompileOptions(), recompile, deadline_s)
         journey = Journey(self._session, ask, check=refusals.check, on_progress=_guarded(on_progress))
@@ -90,8 +142,6 @@ class Client(ArtifactClient):
         outcome = _with_rejected(outcome, rejected)
         if outcome.reason is Reason.DAEMON_UNAVAILABLE:
             warn_once("unavailable", f"{outcome.detail}; this process runs with dynamic kernels. {outcome.hint}")
-        if outcome.round:
-            self.report(outcome.state, outcome.reason, detail=outcome.detail, graph=ask.graph)
         return outcome
 
     def _travel(self, journey: Journey) -> Outcome:
@@ -109,7 +159,8 @@ class Client(ArtifactClient):
             return refusals.refused_outcome(refused)
         except (DaemonUnavailable, ProtocolError) as error:
             self._give_up(error)
-            return Outcome(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE, error.message, error.hint)
+            reason = Reason.DEADLINE if isinstance(error, NoTime) else Reason.DAEMON_UNAVAILABLE
+            return Outcome(ClientState.DEGRADED, reason, error.message, error.hint)
         except Exception as error:  # no fault of ours may stop a training run either; it is logged whole, and a state tells of it
             log.exception("npgxd: the client failed")
             self._give_up(error)
@@ -157,6 +208,10 @@ class Client(ArtifactClient):
 
     # ---- the daemon --------------------------------------------------------------------------------------------------
 
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """For a ``with``: what this thread asks of the daemon in it takes so long in all, at most."""
+        return self._session.within(seconds)
+
     def identify(self, *, soc: str = "", cores: CoreCounts | None = None) -> None:
         """Say which SoC this process runs on and how many cores it may use, as the runtime tells; before the first request."""
         if (soc or self._soc, cores or self._cores) != (self._soc, self._cores):
@@ -188,11 +243,12 @@ class Client(ArtifactClient):
         return self._identity
 
     def _give_up(self, error: Exception) -> None:
-        self._session.give_up()
+        if not isinstance(error, NoTime):
+            self._session.give_up()
         self._note("static kernels", error)
 
     def _note(self, what: str, error: Exception) -> None:
-        if isinstance(error, DaemonSilent):
+        if isinstance(error, DaemonSilent) and not isinstance(error, NoTime):
             self._session.rest(error)
         log.debug("npgxd: %s: %s", what, error)
 

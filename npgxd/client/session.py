@@ -6,6 +6,7 @@ Threads take turns in the order in which they ask, so that one that follows a ro
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -61,6 +62,10 @@ def context_of_process() -> Context:
     return context
 
 
+class NoTime(DaemonSilent):
+    """The caller's own time was over before the daemon could be expected to answer; nothing is wrong with the daemon."""
+
+
 class _Turns:
     """A lock that is given in the order of asking (two locks: whoever asks waits at the door, one at a time)."""
 
@@ -68,12 +73,28 @@ class _Turns:
         self._door = threading.Lock()
         self._inside = threading.Lock()
 
-    def __enter__(self) -> None:
-        with self._door:
-            self._inside.acquire()
+    def take(self, left: Callable[[], float]) -> bool:
+        """Wait for one's turn for as long as ``left`` says; whether it came."""
+        if not self._door.acquire(timeout=_timeout(left())):
+            return False
+        try:
+            return self._inside.acquire(timeout=_timeout(left()))
+        finally:
+            self._door.release()
 
-    def __exit__(self, *_: object) -> None:
+    def give(self) -> None:
+        """The turn is over."""
         self._inside.release()
+
+
+def _timeout(seconds: float) -> float:
+    return -1 if seconds == math.inf else min(max(0.0, seconds), threading.TIMEOUT_MAX)
+
+
+class _Hurry(threading.local):
+    """Until when the present thread has time for the daemon."""
+
+    until = math.inf
 
 
 class Session:
@@ -91,6 +112,7 @@ class Session:
         self._identify = identify
         self._clock = clock
         self.patience = patience
+        self._hurry = _Hurry()
         self._begin()
 
     def _begin(self) -> None:
@@ -111,8 +133,37 @@ class Session:
         if self._pid != os.getpid():
             _inherited.append((self._connection, self._turns))
             self._begin()
-        with self._turns:
+        turns = self._turns
+        if not turns.take(self._left):
+            raise NoTime("another thread of this process waits for the daemon", hint="see npgxctl status")
+        try:
             yield
+        finally:
+            turns.give()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """What this thread asks of the daemon here takes so long in all, at most; then it gets NoTime."""
+        before = self._hurry.until
+        self._hurry.until = min(before, self._clock() + seconds)
+        try:
+            yield
+        finally:
+            self._hurry.until = before
+
+    def _left(self) -> float:
+        return self._hurry.until - self._clock()
+
+    @contextmanager
+    def _in_time(self, wanted_s: float) -> Iterator[float]:
+        """The time that a wait of ``wanted_s`` may take here; a silence that was cut short by it is no silence of the daemon's."""
+        allowed = max(0.0, min(wanted_s, self._left()))
+        try:
+            yield allowed
+        except DaemonSilent as silent:
+            if allowed >= wanted_s:
+                raise
+            raise NoTime(f"the daemon had not answered in {allowed:.1f} s", hint=silent.hint) from silent
 
     def welcome(self) -> Welcome:
         """The current daemon's welcome; connects if needed. Raises as ``request`` does."""
@@ -133,8 +184,9 @@ class Session:
         """
         with self._turn():
             connection = self._connected()[0]
-            with self._dropping():
-                return connection.request(message, frames, timeout_s=self.patience.silence_s if timeout_s is None else timeout_s)
+            wanted = self.patience.silence_s if timeout_s is None else timeout_s
+            with self._dropping(), self._in_time(wanted) as allowed:
+                return connection.request(message, frames, timeout_s=allowed)
 
     def event(self, topic: str, generation: int, *, timeout_s: float) -> Event | None:
         """The next event of what is followed on this generation's connection; None if there is none in time."""
@@ -173,9 +225,12 @@ class Session:
         if self._clock() < self._rests_until:
             raise DaemonSilent(self._silent.message, hint=self._silent.hint)
         path = find_socket(self._environ)
-        connection = Connection(context_of_process(), path, handshake_s=self.patience.handshake_s, clock=self._clock)
+        with self._in_time(self.patience.handshake_s) as allowed:
+            connection = Connection(context_of_process(), path, handshake_s=allowed, clock=self._clock)
         try:
-            welcome = connection.request(self._hello(), timeout_s=self.patience.silence_s).message
+            hello = self._hello()
+            with self._in_time(self.patience.silence_s) as allowed:
+                welcome = connection.request(hello, timeout_s=allowed).message
             if not isinstance(welcome, Welcome):
                 raise ProtocolError(f"the daemon answers hello with {welcome.op!r}")
         except BaseException:
@@ -208,6 +263,8 @@ class Session:
         """A connection whose daemon has gone, is silent, does not know us or talks nonsense is of no more use."""
         try:
             yield
+        except NoTime:
+            raise
         except (DaemonUnavailable, ProtocolError):
             self._drop()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npgxd.errors import ProtocolError
-from npgxd.wire import artifact_messages, limits, messages
+from npgxd.wire import artifact_messages, limits, messages, switch_messages
 from npgxd.wire.artifact_messages import CacheList
 from npgxd.wire.messages import Hello, Status
 
@@ -28,7 +28,7 @@ class UnsupportedVersion(ProtocolError):
     code = "UNSUPPORTED_VERSION"
 
 
-_VOCABULARIES = (messages, artifact_messages)
+_VOCABULARIES = (messages, artifact_messages, switch_messages)
 REQUESTS: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REQUESTS.items()}
 """All that a rank may send to npgxd.sock."""
 REPLIES: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REPLIES.items()}

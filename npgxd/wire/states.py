@@ -31,8 +31,14 @@ class KeyOutcome(StrEnum):
 
     HIT = "hit"  # it was present, or another round was compiling it already
     COMPILED = "compiled"  # compiled for this round's group
-    FAILED = "failed"  # the compiler refused it, or failed at it too often
+    FAILED = "failed"  # the compiler refused it, or its runs failed too often
     LEFT_OUT = "left_out"  # op_compiler ended well, and its package has no such kernel
+    UNSUPPORTED = "unsupported"  # the compiler has no implementation of this operator
+    TIMED_OUT = "timed_out"  # it was at work when its run's time was up
+    OUT_OF_MEMORY = "out_of_memory"  # also alone, on a single process
+    CRASHED = "crashed"  # op_compiler dies of it
+    NO_SPACE = "no_space"  # the disk was full
+    EXPIRED = "expired"  # nobody waited for it any more, for as long as it is kept
     CAPPED = "capped"  # not compiled: this operator's const_data or shapes keep changing
 
 
@@ -76,6 +82,9 @@ class Reason(StrEnum):
     BAD_RECORDS = "bad_records"
     DEADLINE = "deadline"
     REFUSED = "refused"
+    IN_BACKGROUND = "in_background"
+    CHANGE_PENDING = "change_pending"
+    NOT_AGREED = "not_agreed"
     RESELECT_FAILED = "reselect_failed"
     RECORDING_FAILED = "recording_failed"
     NOT_WRITABLE = "not_writable"
