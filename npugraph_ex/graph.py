@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,18 +53,27 @@ def boxed(graph: CompiledGraph) -> Callable[[list[Any]], object]:
     return run
 
 
+@dataclass(frozen=True, slots=True)
 class SymbolicSizes:
-    """What can differ between two calls of one graph: the symbolic sizes among its inputs. None for a static graph."""
+    """What can differ between two calls of one graph: the symbolic sizes among its inputs. None for a static graph.
 
-    def __init__(self, module: GraphModule) -> None:
-        self._numbers: list[int] = []
-        self._tensors: list[tuple[int, int]] = []
+    ``numbers`` are the positions of inputs that are sizes themselves, ``tensors`` (position, axis) of those seen in a tensor alone.
+    """
+
+    numbers: tuple[int, ...] = ()
+    tensors: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of_graph(cls, module: GraphModule) -> SymbolicSizes:
+        """Those of a graph with fake values."""
+        numbers: list[int] = []
+        tensors: list[tuple[int, int]] = []
         known: set[object] = set()
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for position, node in enumerate(placeholders):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt):
-                self._numbers.append(position)
+                numbers.append(position)
                 known.add(value.node.expr)
         for position, node in enumerate(placeholders):
             value = node.meta.get("val")
@@ -74,14 +84,15 @@ class SymbolicSizes:
                         and size.node.expr not in known
                         and not size.node.expr.free_symbols <= known
                     ):
-                        self._tensors.append((position, axis))
+                        tensors.append((position, axis))
                         known.add(size.node.expr)
+        return cls(tuple(numbers), tuple(tensors))
 
     def of(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Their values in this call, the graph's symbolic inputs first."""
-        if not self._numbers and not self._tensors:
+        if not self.numbers and not self.tensors:
             return ()
         return (
-            *(int(inputs[position]) for position in self._numbers),
-            *(int(inputs[position].shape[axis]) for position, axis in self._tensors),
+            *(int(inputs[position]) for position in self.numbers),
+            *(int(inputs[position].shape[axis]) for position, axis in self.tensors),
         )

@@ -5,6 +5,6 @@ kernels are installed and reselected, and only then may an engine capture the gr
 """
 
 from npugraph_ex.engines._base import Engine, ReselectFailed, Runner
-from npugraph_ex.engines._choose import engine_for
+from npugraph_ex.engines._choose import devices_of, engine_for, engine_on
 
-__all__ = ["Engine", "ReselectFailed", "Runner", "engine_for"]
+__all__ = ["Engine", "ReselectFailed", "Runner", "devices_of", "engine_for", "engine_on"]

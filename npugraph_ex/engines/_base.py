@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch.fx import GraphModule
-
     from npugraph_ex.observe import Observer
     from npugraph_ex.options import Options
+    from npugraph_ex.program import Program
     from npugraph_ex.recording.describe import Surroundings
     from npugraph_ex.recording.recorded import Recorder
 
@@ -49,8 +48,8 @@ class Engine(Protocol):
         """The SoC's full name, "" where this process sees none (then the daemon's toolchain decides)."""
         ...
 
-    def runner(self, module: GraphModule, options: Options) -> Runner:
-        """Make ``module`` ready to run. A capturing engine captures at a later, unobserved run: after reselecting."""
+    def runner(self, program: Program, options: Options) -> Runner:
+        """Make ``program`` ready to run. A capturing engine captures at a later, unobserved run: after reselecting."""
         ...
 
     def recorder(self, surroundings: Surroundings) -> Recorder:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 def engine_for(module: GraphModule) -> Engine:
     """The engine of the device that ``module`` computes on; where a graph touches several, the accelerator's."""
-    devices = set(_devices(module))
+    return engine_on(devices_of(module))
+
+
+def engine_on(named: Iterable[str]) -> Engine:
+    """The engine for a graph whose values are on the devices ``named`` (``cpu``, ``npu``, ...)."""
+    devices = set(named)
     if "npu" in devices:
         from npugraph_ex.engines._npu import NpuEngine  # noqa: PLC0415 -- imports torch_npu's functions
 
@@ -26,7 +31,8 @@ def engine_for(module: GraphModule) -> Engine:
     return EagerEngine(min(devices - {"cpu", "meta"}, default="cpu"))
 
 
-def _devices(module: GraphModule) -> Iterable[str]:
+def devices_of(module: GraphModule) -> Iterable[str]:
+    """The device type of every tensor in ``module``, with repetitions."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         for item in value if isinstance(value, (list, tuple)) else (value,):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch.fx.graph import _BoxedCodeGen
-
 from npugraph_ex.observe import Observer, run_observed
 from npugraph_ex.recording.portable import PortableRecorder
 
@@ -14,28 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch.fx import GraphModule
-
     from npugraph_ex.engines._base import Runner
     from npugraph_ex.options import Options
+    from npugraph_ex.program import Program
     from npugraph_ex.recording.describe import Surroundings
     from npugraph_ex.recording.recorded import Recorder
 
 
 class EagerRunner:
-    """Runs the generated code of a graph; inputs are freed as soon as the graph needs them no more."""
+    """Runs a graph's code; inputs are freed as soon as the graph needs them no more."""
 
-    def __init__(self, module: GraphModule) -> None:
-        module.graph.set_codegen(_BoxedCodeGen())
-        module.recompile()
-        self._module = module
+    def __init__(self, program: Program) -> None:
+        self._program = program
 
     def __call__(self, inputs: list[Any], observers: Sequence[Observer] = ()) -> object:
         """See ``Runner``."""
         if observers:
-            return run_observed(self._module, inputs, observers)
-        result: object = self._module(inputs)
-        return result
+            return run_observed(self._program.module(), inputs, observers)
+        return self._program.run(inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +43,10 @@ class EagerEngine:
         """No Ascend SoC is visible here."""
         return ""
 
-    def runner(self, module: GraphModule, options: Options) -> Runner:
+    def runner(self, program: Program, options: Options) -> Runner:
         """The generated code of the graph."""
         del options
-        return EagerRunner(module)
+        return EagerRunner(program)
 
     def recorder(self, surroundings: Surroundings) -> Recorder:
         """The one that describes aten calls."""

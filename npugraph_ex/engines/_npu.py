@@ -15,9 +15,8 @@ from npugraph_ex.recording.switch import SWITCH
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch.fx import GraphModule
-
     from npugraph_ex.options import Options
+    from npugraph_ex.program import Program
     from npugraph_ex.recording.describe import Surroundings
     from npugraph_ex.recording.recorded import Recorder
 
@@ -41,10 +40,10 @@ class NpuEngine:
         name = str(_torch_npu().npu.get_device_name())
         return name if _SOC.fullmatch(name) else ""
 
-    def runner(self, module: GraphModule, options: Options) -> Runner:
+    def runner(self, program: Program, options: Options) -> Runner:
         """The generated code of the graph."""
         del options
-        return EagerRunner(module)
+        return EagerRunner(program)
 
     def recorder(self, surroundings: Surroundings) -> Recorder:
         """CANN's dump, which knows its surroundings itself."""

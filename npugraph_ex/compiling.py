@@ -1,0 +1,60 @@
+"""From an aten graph to something that runs: the part of the backend that needs no Dynamo.
+
+Promise: a graph that was just traced and one that was read from a compile cache go the same way: the same engine, the same static
+kernels, the same observers; what a device cannot do of the user's options is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from npugraph_ex import _notices
+from npugraph_ex.engines import Engine, engine_for
+from npugraph_ex.graph import CompiledGraph, SymbolicSizes, boxed
+from npugraph_ex.options import Options, unmet
+from npugraph_ex.passes import optimise
+from npugraph_ex.program import ModuleProgram, Program
+from npugraph_ex.static_kernels import StaticKernels
+from npugraph_ex.tensor_dump import TensorDump
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from torch.fx import GraphModule
+
+
+def compile_graph(
+    module: GraphModule, example_inputs: Sequence[Any], *, options: Options, name: str
+) -> Callable[[list[Any]], object]:
+    """Make one functional aten graph ready to run, as AOT autograd wants it."""
+    rewrite(module, example_inputs, options)
+    return boxed(ready(ModuleProgram(module), engine_for(module), SymbolicSizes.of_graph(module), options=options, name=name))
+
+
+def rewrite(module: GraphModule, example_inputs: Sequence[Any], options: Options) -> None:
+    """Run the passes that ``options`` ask for, in place; none where the original graph is to be dumped."""
+    if not (options.dump_tensor_data and options.data_dump_stage == "original"):
+        optimise(module, example_inputs, options)
+
+
+def ready(
+    program: Program,
+    engine: Engine,
+    sizes: SymbolicSizes,
+    *,
+    options: Options,
+    name: str,
+    build_dir: Path | None = None,
+) -> CompiledGraph:
+    """A rewritten graph on its engine. ``build_dir`` is where a compile cache keeps it, if one does."""
+    _tell_unmet(options, engine)
+    kernels = StaticKernels(name, engine, options, build_dir=build_dir) if options.static_kernel_compile else None
+    observers = (TensorDump(options.data_dump_dir, graph=name),) if options.dump_tensor_data else ()
+    return CompiledGraph(sizes, engine.runner(program, options), static_kernels=kernels, observers=observers)
+
+
+def _tell_unmet(options: Options, engine: Engine) -> None:
+    for sentence in unmet(options, engine.device, engine.capabilities):
+        _notices.once(("unmet", sentence), logging.WARNING, sentence)
