@@ -17,6 +17,7 @@ import re
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
@@ -24,15 +25,16 @@ from npgxd.oplib.shared_root_choice import Choice, choose, directory_of, member_
 from npgxd.oplib.shared_root_files import KernelFiles, Signature, signature
 from npgxd.oplib.shared_root_index import OURS, TotalEntry, TotalIndex, canonical
 from npgxd.oplib.shared_root_locks import RootLock, vendor_lock
-from npgxd.oplib.shared_root_place import AI_CORE, LibraryError, check_root
+from npgxd.oplib.shared_root_past import Past
+from npgxd.oplib.shared_root_place import AI_CORE, check_root, explained
 from npgxd.oplib.shared_root_total import TotalFile
 from npgxd.store.disk import DIRECTORY_MODE, DISK, TEMPORARY_PREFIX, Disk
-from npgxd.store.plain import digest_plain, read_plain
+from npgxd.store.plain import read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
+    from npgxd.oplib.shared_root_past import Key
     from npgxd.store.manifest import KernelManifest, ManifestEntry
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,6 @@ MARKER: Final = ".npgxd.root"
 VENDOR_LOCK_S: Final = 10.0
 TORN_S: Final = 2.0
 """How long somebody else's write of the index may take."""
-_REMEMBERED: Final = 50_000
 _MARKER_TEXT: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -55,6 +56,8 @@ class Synced:
     shadowed: Mapping[str, str] | None = None
     failed: Mapping[str, str] | None = None
     left: frozenset[str] = frozenset()
+    brought: frozenset[str] = frozenset()
+    """Kernels of which files had to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +80,27 @@ class SharedRoot:
         source: Callable[[str], Path],
         *,
         disk: Disk = DISK,
+        past: Past | None = None,
         vendor_lock_s: float = VENDOR_LOCK_S,
         torn_s: float = TORN_S,
     ) -> None:
         self.root = root
+        self.real = Path(os.path.realpath(root))
         self.family = family
         self._disk = disk
+        self._past = past if past is not None else Past()
+        self._past.of_root(str(self.real))
         self._vendor_lock_s = vendor_lock_s
-        self._ai_core = root / AI_CORE
+        self._ai_core = self.real / AI_CORE
         self._lock = RootLock(self._ai_core)
         self._files = KernelFiles(self._ai_core, source, disk)
         self._total = TotalFile(self._ai_core / "config" / family, disk, torn_s)
         self._choice = Choice()
+        self._leaving: dict[str, KernelManifest] = {}
+        """Kernels that have no entry any more, and files for those that loaded them."""
         self._identity: tuple[int, int] | None = None
         self._marker_seen: Signature | None = None
         self._marker = ""
-        self._before: dict[tuple[str, str], tuple[str, float]] = {}
-        """(op type, simplified key) -> what had it before (id or path), and until when, in seconds since boot, as processes' starts are."""
 
     # ---- cheap -------------------------------------------------------------------------------------------------------
 
@@ -117,8 +124,8 @@ class SharedRoot:
         """
         for entry in manifest.entries:
             for key in entry.facts.simplified_keys:
-                occupant, until = self._before.get((manifest.origin.op_type, key), ("", 0.0))
-                if occupant and occupant != short(manifest.id) and until >= since:
+                occupant = self._past.earlier((manifest.origin.op_type, key), since)
+                if occupant and occupant != short(manifest.id):
                     return occupant
         return ""
 
@@ -151,9 +158,9 @@ class SharedRoot:
             if not self._marker:
                 return Look(changed=True)
             if not self._same_root():
-                everything = frozenset((*self._choice.installed, *self._choice.borrowed))
-                return Look(changed=True, recreated=True, files=everything, entries=everything)
-            files = frozenset(self._files.damaged(self._choice.installed))
+                entries = frozenset((*self._choice.installed, *self._choice.borrowed))
+                return Look(changed=True, recreated=True, files=entries | self._leaving.keys(), entries=entries)
+            files = frozenset(self._files.damaged({**self._leaving, **self._choice.installed}))
             if not self._total.changed():
                 return Look(changed=bool(files), files=files)
             present = {name: {canonical(e.raw) for e in entries} for name, entries in self._total.read().ours().items()}
@@ -167,9 +174,7 @@ class SharedRoot:
         with self._explained():
             if not self._same_root():
                 return frozenset()
-            named = set(self._total.read().ours()) | {short(kernel) for kernel in self._choice.installed}
-            found = (OURS.fullmatch(name) for name in os.listdir(self._ai_core))  # noqa: PTH208 -- names alone
-            return frozenset(match[1] for match in found if match) - named
+            return self._unnamed(self._total.read())
 
     def remove(self, kernels: Iterable[str]) -> frozenset[str]:
         """Remove the files of kernels (first digits of their ids) that no entry names; those that are gone now.
@@ -179,13 +184,15 @@ class SharedRoot:
         gone: set[str] = set()
         with self._explained():
             self._prepare()
-            for kernel in frozenset(kernels) & self.leftovers():
+            for kernel in frozenset(kernels) & self._unnamed(self._total.read_durable()):
                 away = self._ai_core / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
                 self._disk.move(self._ai_core / directory_of(kernel), away, durable=False)
                 self._disk.remove_tree(away)
                 gone.add(kernel)
             if gone:
                 self._disk.fsync_directory(self._ai_core)
+        self._leaving = {kernel: manifest for kernel, manifest in self._leaving.items() if short(kernel) not in gone}
+        self._files.forget(but={*self._choice.installed, *self._leaving})
         return frozenset(gone)
 
     def close(self) -> None:
@@ -200,9 +207,9 @@ class SharedRoot:
         try:
             yield
         except StoreError as error:
-            raise LibraryError(f"the op library: {error.message}", hint=error.hint) from error
+            raise explained(self.root, error.data.get("errno"), f"the op library: {error.message}", error.hint) from error
         except OSError as error:
-            raise LibraryError(f"the op library {self.root}: {error}", hint="see the daemon's log") from error
+            raise explained(self.root, error.errno, f"the op library {self.root}: {error}", "see the daemon's log") from error
 
     def _prepare(self) -> None:
         """The directories, our lock, the marker; and what a crash of ours left half-made goes."""
@@ -219,7 +226,7 @@ class SharedRoot:
 
     def _plant(self) -> None:
         """A tree with an empty index, by one rename: a process that finds a tree finds an index in it."""
-        staged = self.root / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+        staged = self.real / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         path = staged
         self._disk.make_directory(path)
         for part in self._total.path.parent.relative_to(self._ai_core.parent).parts:
@@ -231,11 +238,15 @@ class SharedRoot:
             self._disk.remove_tree(staged)
 
     def _own(self) -> None:
-        """Our lock; with it goes what a crash of ours left half-made."""
+        """Our lock; with it goes what a crash of ours left half-made, and what it left done is on the disk before anything builds on it."""
         if self._lock.take():
-            for place in (self.root, self._ai_core, self._total.path.parent):
+            config = self._total.path.parent
+            for place in (self.real, self._ai_core, config):
                 for left in place.glob(f"{TEMPORARY_PREFIX}*"):
                     self._disk.remove_tree(left)
+            for place in (config, config.parent, self._ai_core, self._ai_core.parent, self.real):
+                if place.is_dir() and os.access(place, os.R_OK):
+                    self._disk.fsync_directory(place)
 
     def _begin(self) -> None:
         """A root that is not the one of before: nothing that was known of it holds."""
@@ -246,7 +257,7 @@ class SharedRoot:
             self._disk.write_file(path, f"{marker}\n".encode())
         if self._marker and marker != self._marker:
             log.warning("the op library %s was made anew: everything that is needed is installed again", self.root)
-        facts = self.root.stat()
+        facts = self.real.stat()
         self._identity, self._marker, self._marker_seen = (facts.st_dev, facts.st_ino), marker, signature(path)
         self._files.forget()
         self._choice = Choice()
@@ -254,7 +265,7 @@ class SharedRoot:
 
     def _same_root(self) -> bool:
         try:
-            facts = self.root.stat()
+            facts = self.real.stat()
         except OSError:
             return False
         if not self._marker or (facts.st_dev, facts.st_ino) != self._identity:
@@ -292,40 +303,51 @@ class SharedRoot:
             count = sum(1 for entry in index.entries() if entry.ours)
             if have == want and count == len(want):
                 return None
+            self._past.replacing(dict(_changes(index, choice)))
             return index.with_ours(choice.entries)
 
-        self._total.replace(decide)
+        self._files.brought.clear()
+        self._keep_leaving(wanted)
+        try:
+            self._total.replace(decide)
+        except BaseException:
+            self._past.replaced(None)
+            raise
+        self._past.replaced(self._total.replaced_at)
         choice, index = state["choice"], found["index"]
-        present = frozenset(map(short, choice.installed))
-        left = frozenset(index.ours()) - present
-        self._remember(index, choice)
+        left = frozenset(index.ours()) - frozenset(map(short, choice.installed))
+        gone = {**self._leaving, **self._choice.installed}
+        self._leaving = {kernel: manifest for kernel, manifest in gone.items() if kernel not in choice.installed}
         self._choice = choice
-        self._files.forget(but=choice.installed)
+        self._files.forget(but={*choice.installed, *self._leaving})
         self._files.borrow(choice.borrowed)
         covered = frozenset(wanted) - failed.keys() - choice.shadowed.keys()
-        return Synced(self._marker, covered, choice.shadowed, failed, left)
+        return Synced(self._marker, covered, choice.shadowed, failed, left, frozenset(self._files.brought))
+
+    def _keep_leaving(self, wanted: Mapping[str, KernelManifest]) -> None:
+        """The files of kernels that processes may have loaded are mended, too; one that the store has no more is not looked after."""
+        leaving = [manifest for kernel, manifest in self._leaving.items() if kernel not in wanted]
+        for kernel in self._files.place(leaving):
+            del self._leaving[kernel]
+
+    def _unnamed(self, index: TotalIndex) -> frozenset[str]:
+        """First digits of the ids of our kernels that have files here, and no entry in ``index``."""
+        named = set(index.ours()) | {short(kernel) for kernel in self._choice.installed}
+        found = (OURS.fullmatch(name) for name in os.listdir(self._ai_core))  # noqa: PTH208 -- names alone
+        return frozenset(match[1] for match in found if match) - named
 
     def _same_bytes(self, other: TotalEntry, manifest: KernelManifest, entry: ManifestEntry) -> bool:
         """Whether another installer's kernel is what ours would be, byte for byte."""
         if other.facts != entry.facts or not other.bin_path.endswith(".o"):
             return False
-        path = self._ai_core / other.bin_path
-        try:
-            found = digest_plain(path)[0], digest_plain(path.with_suffix(".json"))[0]
-        except StoreError:
-            return False
-        return found == member_digests(manifest, entry)
+        return self._files.others(other.bin_path) == member_digests(manifest, entry)
 
-    def _remember(self, index: TotalIndex, choice: Choice) -> None:
-        """Which keys have another kernel from now on than the index had a moment ago, or none."""
-        now = self._total.replaced_at
-        for entry in index.entries():
-            before = entry.ours or entry.bin_path
-            for key in entry.keys:
-                name = (entry.op_type, key)
-                after = choice.occupants.get(name, "" if entry.ours else before)
-                if (short(after) if "/" not in after else after) != before:
-                    self._before.pop(name, None)
-                    self._before[name] = (before, now)
-        while len(self._before) > _REMEMBERED:
-            del self._before[next(iter(self._before))]
+
+def _changes(index: TotalIndex, choice: Choice) -> Iterator[tuple[Key, str]]:
+    """Keys that will have another kernel than they have in ``index``, or none, and what has them there."""
+    for entry in index.entries():
+        before = entry.ours or entry.bin_path
+        for key in entry.keys:
+            after = choice.occupants.get((entry.op_type, key), "" if entry.ours else before)
+            if (short(after) if "/" not in after else after) != before:
+                yield (entry.op_type, key), before

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock, Timeout
 
-from npgxd.oplib.shared_root_place import InUse, LibraryError
+from npgxd.oplib.shared_root_place import LOCK_NAME, InUse, LibraryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LOCK_NAME: Final = ".npgxd.lock"
 VENDOR_LOCK: Final = "config/static_kernel.lock"
 _POLL_S: Final = 0.05
 _MODE: Final = 0o664

@@ -56,6 +56,8 @@ class TotalFile:
         """When the index was last replaced by us, in seconds since boot: a process that started later cannot have read the old one."""
         self.seen: Signature | None = None
         """The file as it was when it was last found, or made, to be right."""
+        self._forced: Signature | None = None
+        """The file as it was when it was last forced to the disk."""
 
     def changed(self) -> bool:
         """Whether the index may differ from what it was when it was last right, or somebody wrote into one that we replaced."""
@@ -65,6 +67,15 @@ class TotalFile:
     def read(self) -> TotalIndex:
         """The index as it is (empty if there is none); LibraryError if it cannot be read for longer than a write takes."""
         return self._whole()[1]
+
+    def read_durable(self) -> TotalIndex:
+        """``read``, and no older index can come back by a power loss: others write without forcing anything to the disk."""
+        while True:
+            before = signature(self.path)
+            self._force(before)
+            present = self._whole()[1]
+            if signature(self.path) == before:
+                return present
 
     def replace(self, decide: Callable[[TotalIndex], bytes | None]) -> TotalIndex:
         """Put ``decide`` of the present index in its place, deciding again whenever others were faster; what it was decided on.
@@ -82,13 +93,16 @@ class TotalFile:
                 text = present.text()
             if text is None:
                 self.seen = before
+                self._force(before)  # an earlier life may have renamed it, and been killed before it was on the disk
                 if signature(self.path) == before:
                     return present
             elif self._exchange(raw, text):
-                self.seen = signature(self.path)
                 del self._late[: len(late)]
+                made = signature(self.path)
                 self._hear_late()
-                if not self._late:
+                # Looked at after its stats were taken: what somebody wrote in place since our rename is not taken for ours.
+                if not self._late and self._content() == text:
+                    self.seen = self._forced = made
                     return present
         raise LibraryError(
             f"{self.path} is rewritten by others faster than npgxd can merge it", hint="look for an installer that runs in a loop"
@@ -142,6 +156,7 @@ class TotalFile:
         disk = self._disk
         temporary = self.path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         old = -1
+        moved = False
         try:
             try:
                 old = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -153,27 +168,36 @@ class TotalFile:
                 with contextlib.suppress(OSError):  # where we may: whoever wrote it is to be able to write it again
                     os.chown(temporary, facts.st_uid, facts.st_gid)
             if self._content() != raw:
-                disk.unlink(temporary)
                 return False
             disk.move(temporary, self.path, durable=False)
+            moved = True
             self.replaced_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-            disk.fsync_directory(self.path.parent)
             if old >= 0:
                 self._replaced.append(_Replaced(old, raw, time.monotonic() + LATE_S))
                 old = -1
-        except OSError as error:
-            raise LibraryError(f"{self.path} cannot be replaced: {error.strerror}", hint="see the daemon's log") from error
+            disk.fsync_directory(self.path.parent)
         finally:
             if old >= 0:
                 os.close(old)
+            if not moved:
+                with contextlib.suppress(StoreError):  # what went wrong is more to the point; a next start removes it
+                    disk.unlink(temporary)
         return True
+
+    def _force(self, seen: Signature | None) -> None:
+        """What is in the index, and that it is there, is on the disk; once for each content."""
+        if seen is None or seen == self._forced:
+            return
+        self._disk.fsync_file(self.path.resolve())
+        self._disk.fsync_directory(self.path.parent)
+        self._forced = seen
 
     def _hear_late(self) -> None:
         """Take note of what somebody wrote into an index that we had replaced already, once it is whole; each is told once."""
         for one in list(self._replaced):
-            raw = _all_of(one.fd)
-            if raw != one.raw:
-                with contextlib.suppress(StoreError):  # half written: it is looked at again
+            with contextlib.suppress(StoreError, LibraryError, OSError):  # half written, or of no use: it is looked at again
+                raw = _all_of(one.fd)
+                if raw != one.raw:
                     self._late.append((TotalIndex.parse(one.raw), TotalIndex.parse(raw)))
                     one.raw = raw
             if time.monotonic() >= one.until:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 ROOT_ID = 0
 CATALOG = ("catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm")
-UNTRACED = (*CATALOG, "instance.lock")
-"""Not written through the disk module: SQLite's, and a lock whose content means nothing."""
+LOCKS = ("instance.lock", ".npgxd.lock")
+UNTRACED = (*CATALOG, *LOCKS)
+"""Not written through the disk module: SQLite's, and locks whose content means nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,112 +1,129 @@
-"""Power loss while kernels enter and leave a shared op root, where others have kernels, too: whoever loads it sees no torn kernel."""
+# ruff: noqa: T201 -- a sample says how much of the whole it is (pytest -rP shows it)
+"""Power loss at every step of the whole shared-root strategy: whoever loads the root sees nothing torn, and a restart completes it."""
 
 from __future__ import annotations
 
 import logging
-import shutil
-from typing import TYPE_CHECKING, Any, ClassVar
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from npgxd.oplib.shared_root_choice import choose, directory_of
+from npgxd.oplib.shared_root import SharedRoot
 from npgxd.oplib.shared_root_files import KernelFiles
-from npgxd.oplib.shared_root_index import TotalIndex, entry_text
 from npgxd.oplib.shared_root_total import TotalFile
 from npgxd.store.disk import Disk
-from npgxd.store.index import INDEX_NAME
-from tests.crash.looking import SHOWN, look
-from tests.crash.scenarios import Scenario
-from tests.store.made import FAMILY, files
-from tools.cann_sim.reader import Reader
+from tests.crash.looking import SHOWN, look, look_at_two_lives
+from tests.crash.shared_root_scenarios import SCENARIOS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from npgxd.store.manifest import KernelManifest
-    from tests.crash.ground import Ground
-
-OTHER = "static_kernel_of_somebody"
+PER_MOMENT = int(os.environ.get("NPGXD_CRASH_STATES", "12"))
+FEWEST_STATES = 10
 
 
-class SharedRoot(Scenario):
-    """Two kernels are installed into a root in which another installer has one; then one of them leaves."""
-
-    known: ClassVar = {"a": {b"A"}, "b": {b"B"}}
-
-    def prepare(self, root: Path) -> None:
-        super().prepare(root)
-        made = files(root.parent / "scratch" / "other", "other", b"another installer's")[0]
-        place = self.ai_core(root) / OTHER / FAMILY / "MatMulV2"
-        place.mkdir(parents=True)
-        for path in (made.object, made.description):
-            shutil.copy(path, place)
-        config = self.ai_core(root) / "config" / FAMILY
-        config.mkdir(parents=True)
-        text = entry_text(made.entry.facts, f"{OTHER}/{FAMILY}/MatMulV2/{made.object.name}")
-        (config / INDEX_NAME).write_bytes(TotalIndex().with_ours({"MatMulV2": [text]}))
-
-    def act(self, root: Path, mark: Callable[[str], None]) -> None:
-        ground = self.opened(root)
-        disk = ground.house.state.disk
-        manifests = ground.publish({"a": b"A", "b": b"B"})
-        kernels = KernelFiles(self.ai_core(root), ground.house.kernels.directory, disk)
-        total = TotalFile(self.ai_core(root) / "config" / FAMILY, disk, 1.0)
-        self.bring_in(kernels, total, manifests)
-        mark("installed")
-        mark("b leaves")
-        self.index(total, manifests[:1])
-        disk.remove_tree(self.ai_core(root) / directory_of(manifests[1].id))
-        mark("b has left")
-        total.close()
-        ground.close()
-
-    def bring_in(self, kernels: KernelFiles, total: TotalFile, manifests: Sequence[KernelManifest]) -> None:
-        assert kernels.place(manifests) == {}
-        self.index(total, manifests)
-
-    def index(self, total: TotalFile, manifests: Sequence[KernelManifest]) -> None:
-        total.replace(lambda index: index.with_ours(choose(manifests, index, lambda *_: False).entries))
-
-    def check(self, root: Path, marks: frozenset[str]) -> list[str]:
-        reader = Reader("Ascend910B3")
-        torn = [str(one) for one in (*reader.load(root / "cann").torn, *reader.verify())]
-        seen = {key.rpartition("/")[2] for key in reader.selected}
-        wanted = {"other"} | ({"a"} if "installed" in marks else set()) | ({"b"} if marks == {"installed"} else set())
-        problems = [f"torn: {one}" for one in torn] + [f"not loaded: {name}" for name in sorted(wanted - seen)]
-        return problems + super().check(root, marks)
-
-    def lost(self, ground: Ground, marks: frozenset[str]) -> list[str]:
-        return [name for name in self.known if "installed" in marks and ground.content(name) is None]
-
-    @staticmethod
-    def ai_core(root: Path) -> Path:
-        return root / "cann" / "static_kernel" / "ai_core"
-
-
-class IndexFirst(SharedRoot):
-    """The wrong order: the index names what is not there yet."""
-
-    def bring_in(self, kernels: KernelFiles, total: TotalFile, manifests: Sequence[KernelManifest]) -> None:
-        self.index(total, manifests)
-        kernels.place(manifests)
-
-
-def test_power_loss_at_any_moment_of_an_install_or_a_removal(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    looked = look(SharedRoot(), "shared root", monkeypatch, per_moment=12)
-    assert looked.strangers == []
-    assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {looked.told.states}", *looked.wrong[:SHOWN]))
 
 
-@pytest.mark.parametrize(("scenario", "method"), [(IndexFirst, ""), (SharedRoot, "fsync_tree"), (SharedRoot, "fsync_directory")])
-def test_a_broken_promise_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, scenario: type[SharedRoot], method: str
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_fc07_whatever_a_power_loss_leaves_of_a_shared_root_nothing_is_torn_and_a_restart_completes_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.CRITICAL)
-    if method:
-        honest: Any = getattr(Disk, method)
-        monkeypatch.setattr(Disk, method, lambda disk, path: None if "cann" in path.parts else honest(disk, path))
-    assert look(scenario(), "broken", monkeypatch, per_moment=12).wrong
+    looked = look(SCENARIOS[name](), name, monkeypatch, per_moment=PER_MOMENT)
+    told = looked.told
+    print(f"{name}: {told.states} states at {told.moments} moments, {told.exhaustive} of them in full; {told.legal:.3g} allowed")
+    assert looked.strangers == [], "every act on the root goes through the disk module"
+    assert told.states >= FEWEST_STATES
+    assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {told.states} states", *looked.wrong[:SHOWN]))
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_a_kill_then_a_restart_then_power_loss_and_what_the_restart_built_on_is_there(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stride = 1 if PER_MOMENT > 12 else 5
+    looked = look_at_two_lives(SCENARIOS[name](), name, monkeypatch, per_moment=max(2, PER_MOMENT // 8), stride=stride)
+    print(f"{name}: {looked.told.states} states at {looked.told.moments} moments, killed before each {stride}. act")
+    assert looked.told.states >= FEWEST_STATES
+    assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {looked.told.states} states", *looked.wrong[:SHOWN]))
+
+
+def index_first(patch: pytest.MonkeyPatch) -> None:
+    """The index names what is not there yet."""
+    place, replace = KernelFiles.place, TotalFile.replace
+    asked: list[tuple[KernelFiles, list[Any]]] = []
+
+    def later(files: KernelFiles, manifests: Iterable[Any]) -> dict[str, str]:
+        asked.append((files, list(manifests)))
+        return {}
+
+    def replaced(total: TotalFile, decide: Any) -> Any:
+        told = replace(total, decide)
+        while asked:
+            place(*asked.pop(0))
+        return told
+
+    patch.setattr(KernelFiles, "place", later)
+    patch.setattr(TotalFile, "replace", replaced)
+
+
+def no_fsync(method: str, wanted: Callable[[Path], bool]) -> Callable[[pytest.MonkeyPatch], None]:
+    honest = getattr(Disk, method)
+    return lambda patch: patch.setattr(Disk, method, lambda disk, path: honest(disk, path) if not wanted(path) else None)
+
+
+def not_at_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """What an earlier life left done is built on as it is."""
+    own, fsync = SharedRoot._own, Disk.fsync_directory
+
+    def without(root: SharedRoot) -> None:
+        with patch.context() as inner:
+            inner.setattr(Disk, "fsync_directory", lambda _disk, _path: None)
+            own(root)
+        assert Disk.fsync_directory is fsync
+
+    patch.setattr(SharedRoot, "_own", without)
+
+
+def no_force_and_not_at_the_lock(patch: pytest.MonkeyPatch) -> None:
+    not_at_the_lock(patch)
+    patch.setattr(TotalFile, "_force", lambda *_: None)
+
+
+BREAKS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
+    "the index first": ("beside-others", False, index_first),
+    "no fsync of what comes in": ("beside-others", False, no_fsync("fsync_tree", lambda _path: True)),
+    "no fsync of the tree above": ("beside-others", False, no_fsync("fsync_directory", lambda path: path.name == "ai_core")),
+    "no fsync of a first tree": ("empty", False, no_fsync("fsync_directory", lambda path: path.name == "opp")),
+    "no fsync of the index's directory": ("removed", False, no_fsync("fsync_directory", lambda path: path.name == "ascend910b")),
+    "an index that others wrote is taken for lasting": (
+        "dropped-by-others",
+        False,
+        lambda patch: patch.setattr(TotalFile, "_force", lambda *_: None),
+    ),
+    "an index of an earlier life is taken for lasting": (
+        "removed",
+        True,
+        no_force_and_not_at_the_lock,
+    ),
+    "kernels of an earlier life are taken for lasting": ("second", True, not_at_the_lock),
+    "mended files of an earlier life are taken for lasting": (
+        "damaged",
+        True,
+        no_fsync("fsync_directory", lambda path: path.name == "MatMulV2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BREAKS))
+def test_a_broken_promise_of_the_shared_root_is_found_out(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, two_lives, broken = BREAKS[what]
+    broken(monkeypatch)
+    if two_lives:
+        assert look_at_two_lives(SCENARIOS[name](), what, monkeypatch, per_moment=4, stride=5).wrong
+    else:
+        assert look(SCENARIOS[name](), what, monkeypatch, per_moment=12).wrong
