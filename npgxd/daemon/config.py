@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SYSTEM_STATE = Path("/var/lib/npgxd")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 UNREADABLE = ("wait", "ignore")
+SCOPES = ("namespace", "user")
 
 
 def _key(default: object, meaning: str, **bounds: object) -> Any:
@@ -119,6 +120,19 @@ class LimitsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSection:
+    """``[cache]``: the compile cache."""
+
+    max_gb: float = _key(10.0, "all entries together, in 10^9 bytes", low=0, high=1e6)
+    max_uid_gb: float = _key(5.0, "the entries of one user, in 10^9 bytes", low=0, high=1e6)
+    max_entries: int = _key(4096, "entries of one user", low=1, high=1_000_000)
+    max_artifact_mb: int = _key(256, "one entry, in 10^6 bytes", low=1, high=1024)
+    build_s: float = _key(1800.0, "seconds after which another process may build what one has not finished", low=1, high=86_400)
+    scope: str = _key("namespace", "entries go to the same user in the same user namespace, or to the same user", among=SCOPES)
+    trusted_uids: tuple[int, ...] = _key((), "users whose proven entries all others may have, too", items=int)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration, complete and checked."""
 
@@ -135,6 +149,7 @@ class Config:
     group: GroupSection = GroupSection()
     op_library: LibrarySection = LibrarySection()
     limits: LimitsSection = LimitsSection()
+    cache: CacheSection = CacheSection()
 
     @property
     def socket(self) -> Path:
@@ -160,6 +175,7 @@ SECTIONS: dict[str, type] = {
     "group": GroupSection,
     "op_library": LibrarySection,
     "limits": LimitsSection,
+    "cache": CacheSection,
 }
 
 

@@ -22,9 +22,10 @@ def checked(where: str, default: object, metadata: Mapping[str, Any], value: obj
             raise ConfigError(f"{where} must be {kind} from {metadata['low']} to {metadata['high']}, not {value!r}", hint=hint)
         return type(default)(value)
     if isinstance(default, tuple):
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise ConfigError(f"{where} must be a list of texts, not {value!r}", hint=hint)
-        return tuple(value)
+        items, kind = _items(value, metadata), "numbers" if metadata.get("items") is int else "texts"
+        if items is None:
+            raise ConfigError(f"{where} must be a list of {kind}, not {value!r}", hint=hint)
+        return items
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f"{where} must be text, not {value!r}", hint=hint)
     if default is None:
@@ -35,6 +36,23 @@ def checked(where: str, default: object, metadata: Mapping[str, Any], value: obj
     if "among" in metadata and value not in metadata["among"]:
         raise ConfigError(f"{where} must be one of {', '.join(metadata['among'])}, not {value!r}", hint=hint)
     return value
+
+
+def _items(value: object, metadata: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """The items of a list of texts, or of numbers where its key says so; None if it is none."""
+    if not isinstance(value, list):
+        return None
+    if metadata.get("items") is int:
+        numbers = tuple(_number(item) for item in value)
+        return None if None in numbers else numbers
+    return tuple(value) if all(isinstance(item, str) and item for item in value) else None
+
+
+def _number(item: object) -> int | None:
+    """A number from 0 as TOML has it, or as it is written in a variable of the environment; None if it is none."""
+    if isinstance(item, str) and item.isascii() and item.isdecimal() and len(item) <= 10:  # noqa: PLR2004 -- as long as a uid may be
+        return int(item)
+    return item if isinstance(item, int) and not isinstance(item, bool) and item >= 0 else None
 
 
 def from_text(default: object, text: str) -> object:

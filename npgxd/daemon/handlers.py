@@ -10,6 +10,7 @@ from npgxd import __version__
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.uploads import Uploads
 from npgxd.wire import limits, messages
+from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.codec import pack_records
 from npgxd.wire.form import Message
 from npgxd.wire.states import ClientState, Reason, Strategy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.lookups import Lookups
     from npgxd.daemon.roots import OpLibrary
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
@@ -46,6 +48,8 @@ class Handlers:
         sessions: Sessions,
         coordinator: Coordinator,
         library: OpLibrary | None = None,
+        lookups: Lookups,
+        cached: Callable[[PeerCredentials, str, float], list[bytes]],
         status: Callable[[float], list[bytes]],
     ) -> None:
         self._instance = instance
@@ -54,6 +58,8 @@ class Handlers:
         self._sessions = sessions
         self._coordinator = coordinator
         self._library = library
+        self._lookups = lookups
+        self._cached = cached
         self._status = status
         self._uploads = Uploads()
         self.draining = False
@@ -67,12 +73,15 @@ class Handlers:
             messages.Lease: self._lease,
             messages.Leased: self._leased,
             messages.Bye: self._bye,
+            **lookups.by_kind,
         }
 
     def handle(self, identity: bytes, peer: PeerCredentials, message: Message, frames: tuple[bytes, ...], now: float) -> Reply:
         """The answer to one request of one connection."""
         if isinstance(message, messages.Status):
             return messages.StatusDocument(schema=1), self._status(now)
+        if isinstance(message, CacheList):
+            return CacheDocument(schema=1), self._cached(peer, message.match, now)
         if isinstance(message, messages.Hello):
             return self._hello(identity, peer, message, now)
         session = self._sessions.by_identity(identity)
@@ -80,13 +89,14 @@ class Handlers:
             raise Refused("NEED_HELLO", "no session on this connection", hint="say hello on a fresh socket")
         return self._by_kind[type(message)](session, message, frames, now)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: Session, now: float) -> None:
         """The process behind a session has ended, or its connection has."""
         self._sessions.end(session)
         self._uploads.forget(session.id)
         for listeners in self.followers.values():
             listeners.discard(session.identity)
         self._stores.leases.session_ended(session.id)
+        self._lookups.end(session, now)
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +109,7 @@ class Handlers:
             )
         earlier = self._sessions.by_identity(identity)
         if earlier is not None:
-            self.end(earlier)
+            self.end(earlier, now)
         if len(self._sessions) >= MAX_SESSIONS:
             raise Refused("LIMIT", f"{MAX_SESSIONS} processes are connected", hint="npgxctl status lists them")
         if self._sessions.of_user(peer.uid) >= MAX_SESSIONS_PER_UID:
@@ -148,8 +158,8 @@ class Handlers:
             log.info("pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
         return messages.Done(), []
 
-    def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], _now: float) -> Reply:
-        self.end(session)
+    def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], now: float) -> Reply:
+        self.end(session, now)
         return messages.Done(), []
 
     # ---- rounds ------------------------------------------------------------------------------------------------------

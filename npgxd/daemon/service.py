@@ -20,12 +20,15 @@ from zmq.utils.monitor import parse_monitor_message
 
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.admin import AdminPort
+from npgxd.daemon.cached import CachePage
 from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.following import Following
 from npgxd.daemon.handlers import Handlers
-from npgxd.daemon.housekeeping import Housekeeping
+from npgxd.daemon.housekeeping import GB, Housekeeping
 from npgxd.daemon.importing import Importer
 from npgxd.daemon.listening import check_passed, listen
+from npgxd.daemon.lookups import Lookups
 from npgxd.daemon.notify import Watchdog, notify
 from npgxd.daemon.placing import awaited, settled_at, unleased
 from npgxd.daemon.refusals import refusal_of
@@ -89,6 +92,9 @@ class Service:
         acts = Acts(
             stores, self._coordinator, self._housekeeping, self._importer, lambda why, at_once: self._drain(why, at_once=at_once)
         )
+        lookups = Lookups(config.cache, int(config.store.min_free_gb * GB), stores)
+        cached = CachePage(config.cache, stores, lookups)
+        page.artifacts = cached.summary
         self._admin = AdminPort(config.admin_socket, acts, clock=clock)
         self._page = page
         self._handlers = Handlers(
@@ -98,7 +104,12 @@ class Service:
             sessions=self._sessions,
             coordinator=self._coordinator,
             library=self._library,
+            lookups=lookups,
+            cached=cached.frames,
             status=page.frames,
+        )
+        self._following = Following(
+            self._handlers.followers, self._coordinator, lookups, lambda identity, event: self._send(identity, event, 0, [])
         )
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -110,7 +121,6 @@ class Service:
         self._wake_write.setblocking(False)
         self._signals: list[int] = []
         self._drain_deadline = math.inf
-        self._next_tell = math.inf
         self._next_lease_poll = 0.0
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
@@ -163,7 +173,7 @@ class Service:
         ticks = (
             self._coordinator.tick,
             self._dispatcher.tick,
-            self._tell_followers,
+            self._following.tick,
             self._poll_leases,
             self._housekeeping.tick,
             self._importer.tick,
@@ -278,28 +288,6 @@ class Service:
             if session is not None:
                 self._end_session(session, "disconnected")
 
-    def _tell_followers(self, now: float) -> float:
-        """Send what changed, and a sign of life each second; when the next one is due."""
-        changed, self._coordinator.changed = self._coordinator.changed, set()
-        due = now >= self._next_tell
-        for name in list(self._handlers.followers):
-            followed = self._coordinator.rounds.get(name)
-            listeners = self._handlers.followers[name]
-            if followed is None or not listeners:
-                del self._handlers.followers[name]
-                continue
-            if due or name in changed:
-                progress = followed.progress(now, self._coordinator.eta(followed, now))
-                for identity in list(listeners):
-                    self._send(identity, progress, 0, [])
-            if followed.result is not None:
-                self._handlers.followers.pop(name, None)
-        if not self._handlers.followers:
-            self._next_tell = math.inf
-        elif due or self._next_tell == math.inf:
-            self._next_tell = now + limits.PROGRESS_INTERVAL_S
-        return self._next_tell
-
     def _tell_manager(self) -> None:
         """Keep the line in ``systemctl status`` true; it changes with the number of running compiles, so look-ups cost nothing."""
         if self._told_busy != self._dispatcher.busy and not self._handlers.draining:
@@ -310,7 +298,7 @@ class Service:
 
     def _end_session(self, session: Session, how: str) -> None:
         log.debug("pid %d of job %s %s", session.peer.pid, session.job, how)
-        self._handlers.end(session)
+        self._handlers.end(session, self._clock())
         self._next_lease_poll = 0.0
 
     def _poll_leases(self, now: float) -> float:
@@ -372,7 +360,7 @@ class Service:
         return now + LINGER_POLL_S if self._handlers.draining and not self._dispatcher.busy else math.inf
 
     def _close(self) -> None:
-        self._tell_followers(self._clock())
+        self._following.tick(self._clock())
         self._dispatcher.stop()
         self._admin.close()
         self._housekeeping.stop()

@@ -57,6 +57,7 @@ class StatusPage:
         self.draining = False
         self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
         self.library: Callable[[], dict[str, object]] = dict
+        self.artifacts: Callable[[], dict[str, object]] = dict
 
     def frames(self, now: float) -> list[bytes]:
         """The document as JSON, cut into payload frames."""
@@ -90,6 +91,7 @@ class StatusPage:
             "removal": self._or(lambda: self.removal(now), {}),
             "op_library": self._or(self.library, {}),
             "cache": self._or(self._stores.counters, dict.fromkeys(("hits", "compiled", "failed", "rounds", "records"), 0)),
+            "artifacts": self._or(self.artifacts, {}),
             "failures": self._or(self._stores.failures, []),
             "churn": self._coordinator.churn.describe(),
         }

@@ -14,6 +14,7 @@ from npgxd.oplib.leases import Leases
 from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import recover
 from npgxd.oplib.views import Views
+from npgxd.store.artifacts import ArtifactStore
 from npgxd.store.catalog import Catalog, FailureRow
 from npgxd.store.kernels import KernelStore, scan
 from npgxd.store.packages import PackageStore
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 PRIOR_COST_S = 1.0
 """Seconds that a kernel is taken to cost as long as none of its op type, or of any, was compiled."""
 SHOWN_FAILURES = 50
+ARTIFACT_COUNTERS = ("hits", "misses", "not_cacheable", "published", "evicted", "quarantined")
 FLUSH_S = 1.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -50,6 +52,7 @@ class Stores:
         self.views = Views(state, self.kernels, boot)
         self.leases = Leases(state, boot)
         self.pins = Pins(state)
+        self.artifacts = ArtifactStore(state, self.catalog)
         self._costs = self.catalog.costs()
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
@@ -68,6 +71,9 @@ class Stores:
     def recover(self) -> None:
         """Drop what an earlier life left unfinished."""
         done = recover(self.state, self.views, self.leases)
+        adopted, gone = self.artifacts.reconcile()
+        if adopted or gone:
+            log.info("compile cache: %d entries that the catalog did not list, %d that only it listed", adopted, gone)
         if done.staged or done.temporary or done.leases or done.views:
             log.info(
                 "recovered: dropped %d unfinished results, %d temporary files, %d ended leases, %d views without a lease",
@@ -119,6 +125,7 @@ class Stores:
             if counted:
                 self.catalog.count(counted)
             self.kernels.uses.flush()
+            self.artifacts.flush()
         except StoreError as error:
             log.error("counters are not kept: %s", error)
 
@@ -166,6 +173,11 @@ class Stores:
         names = ("hits", "compiled", "failed", "rounds", "records")
         counted = Counter(self.catalog.counters()) + self._counted
         return {name: counted[name] for name in names}
+
+    def artifact_counters(self) -> dict[str, int]:
+        """Those of the compile cache."""
+        counted = Counter(self.catalog.counters()) + self._counted
+        return {name: counted[f"artifact_{name}"] for name in ARTIFACT_COUNTERS}
 
     def failures(self) -> list[dict[str, object]]:
         """The newest remembered failures."""

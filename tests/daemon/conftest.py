@@ -17,6 +17,7 @@ from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.keyer import Keyer
+from npgxd.daemon.lookups import Lookups
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.stores import Stores
 from npgxd.wire.credentials import PeerCredentials
@@ -87,7 +88,14 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     sessions = Sessions()
     coordinator = Coordinator(config, stores, keyer, sessions)
     handlers = Handlers(
-        instance="0" * 32, stores=stores, keyer=keyer, sessions=sessions, coordinator=coordinator, status=lambda _now: []
+        instance="0" * 32,
+        stores=stores,
+        keyer=keyer,
+        sessions=sessions,
+        coordinator=coordinator,
+        lookups=Lookups(config.cache, 0, stores),
+        cached=lambda _peer, _match, _now: [],
+        status=lambda _now: [],
     )
     dispatcher = Dispatcher(config, stores, keyer, coordinator)
     yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers)
