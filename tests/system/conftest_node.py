@@ -163,12 +163,14 @@ class Node:
 
     # ---- ranks ----
 
-    def rank(self, items: Named, *, options: dict[str, Any] | None = None, **environment: str) -> Rank:
+    def rank(
+        self, items: Named, *, options: dict[str, Any] | None = None, launch: tuple[str, ...] = (str(RANK),), **environment: str
+    ) -> Rank:
         number, self._ranks = self._ranks, self._ranks + 1
         ask = self.directory / f"rank{number}.ask.json"
         ask.write_text(json.dumps({"records": items, **(options or {})}))
         report = self.directory / f"rank{number}.json"
-        return Rank(self.spawn(str(RANK), str(ask), str(report), stderr=report.with_suffix(".err"), **environment), report)
+        return Rank(self.spawn(*launch, str(ask), str(report), stderr=report.with_suffix(".err"), **environment), report)
 
     def group(self, lists: list[Named], **environment: str) -> list[Rank]:
         """Ranks of one torchrun job."""

@@ -88,7 +88,7 @@ def test_fc31_without_a_usable_local_world_size_every_key_is_still_compiled_once
 def test_fc33_independent_processes_that_start_together_share_every_compile(make_node: Callable[..., Node]) -> None:
     node = make_node(startup_s=0.5)
     node.start()
-    ranks = [node.rank(matmuls(*range(16, 26)), RANK="0", WORLD_SIZE="1", MASTER_PORT=str(port)) for port in range(6)]
+    ranks = [node.rank(matmuls(*range(16, 26)), RANK="0", WORLD_SIZE="1", MASTER_PORT=str(port)) for port in range(8)]
     outcomes = [rank.outcome() for rank in ranks]
     assert {o["state"] for o in outcomes} == {"INSTALLED"}
     assert {(o["missing"], o["extra"], o["torn"]) for o in outcomes} == {(0, 0, 0)}
