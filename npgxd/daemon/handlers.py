@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 from typing import TYPE_CHECKING
 
 from npgxd import __version__
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.switching import Agreements, Others
 from npgxd.daemon.uploads import Uploads
 from npgxd.wire import limits, messages
 from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.codec import pack_records
 from npgxd.wire.form import Message
 from npgxd.wire.states import ClientState, Reason, Strategy
+from npgxd.wire.switch_messages import Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +65,7 @@ class Handlers:
         self._cached = cached
         self._status = status
         self._uploads = Uploads()
+        self._agreements = Agreements(lambda: secrets.token_hex(16))
         self.draining = False
         self.followers: dict[str, set[bytes]] = {}
         """round -> the connections that are told of it."""
@@ -72,6 +76,7 @@ class Handlers:
             messages.Gathered: self._gathered,
             messages.Lease: self._lease,
             messages.Leased: self._leased,
+            Switch: self._switch,
             messages.Bye: self._bye,
             **lookups.by_kind,
         }
@@ -97,6 +102,7 @@ class Handlers:
             listeners.discard(session.identity)
         self._stores.leases.session_ended(session.id)
         self._lookups.end(session, now)
+        self._agreements.gone(session.id)
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -208,6 +214,13 @@ class Handlers:
         after = gathered.start + taken
         reply = messages.GatheredPart(round=asked.id, total=len(records), next=after if after < len(records) else None)
         return reply, pack_records((record.name, record.canonical) for record in piece)
+
+    def _switch(self, session: Session, said: Switch, _frames: tuple[bytes, ...], now: float) -> Reply:
+        uid, job = session.peer.uid, session.job
+        rounds = self._coordinator.rounds.values()
+        compiling = sum(r.result is None and r.graph == said.graph and r.job == job and r.uid == uid for r in rounds)
+        others = Others(compiling=compiling, expected=self._coordinator.expected(job)[0])
+        return self._agreements.hear(said, uid=uid, job=job, session=session.id, others=others, now=now), []
 
     # ---- leases ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ at that call (docs/protocol.md, "Switching late"), so that one that hears of no 
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npgxd.wire.switch_messages import Switch
+
+log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 30.0
 """How long ranks that are ready wait for others that do not say anything."""
@@ -61,6 +64,13 @@ class Agreement:
     """When the present proposal was made."""
     left: set[int] = field(default_factory=set)
     """Ranks that go on as they are."""
+
+    @property
+    def state(self) -> str:
+        """For people: what is agreed, or why nothing is."""
+        if self.decided:
+            return f"its ranks change to their new kernels at call {self.at}"
+        return f"its ranks do not change together: {self.never}" if self.never else "not agreed on yet"
 
     def hear(self, said: Switch, session: str, others: Others, now: float) -> Switching:
         """Take what a rank says, and tell it what to do."""
@@ -177,7 +187,10 @@ class Agreements:
                     "LIMIT", f"user {uid} changes {MAX_AGREEMENTS_PER_UID} graphs already", hint="wait for some of them"
                 )
             agreement = self._agreements[place] = Agreement(now, self._make_ballot)
+        before = agreement.state
         told = agreement.hear(said, session, others, now)
+        if agreement.state != before:
+            log.info("graph %r of job %s: %s", said.graph[:80], job, agreement.state)
         if not agreement.members:
             del self._agreements[place]
         return told
