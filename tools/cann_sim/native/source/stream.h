@@ -1,0 +1,13 @@
+// Streams, events and captured graphs. Work runs at once, in the caller's thread, unless its stream is being captured.
+#pragma once
+
+#include <acl/acl_rt.h>
+
+#include <functional>
+
+namespace sim {
+
+// Run `work`, or append it to the graph that `stream` is being captured into.
+void submit(aclrtStream stream, std::function<void()> work);
+
+}  // namespace sim
