@@ -250,14 +250,13 @@ class Coordinator:
                 self._ledger.renew(waiting)
                 self._queue(waiting, now)
 
-    def no_space(self, reason: str, now: float) -> None:
-        """Nothing can be compiled for lack of space: whoever waits is told, and what was published stays."""
+    def refuse_waiting(self, reason: str, why: Reason, now: float) -> None:
+        """Nothing can be compiled just now (for lack of space, say): whoever waits is told, and what was published stays."""
         touched: set[str] = set()
         for flight in self.flights.drop_waiting():
             touched |= flight.waiters & self.rounds.keys()
             for waiter in flight.waiters & self.rounds.keys():
-                said = Settlement(KeyOutcome.FAILED, reason=reason, why=Reason.NO_SPACE)
-                self.rounds[waiter].settle_key(flight.need.key, said)
+                self.rounds[waiter].settle_key(flight.need.key, Settlement(KeyOutcome.FAILED, reason=reason, why=why))
         if touched:
             log.error("%d rounds are told: %s", len(touched), reason)
         self._finish(touched, now)
@@ -310,7 +309,9 @@ class Coordinator:
         told, done = self.placing.ended(name, placed), self.rounds.get(name)
         if told is None or done is None or done.result is not None:
             return
-        if all(self._keyer.is_current(need) for need in done.needs.values()):
+        if placed.incomplete and self._ledger.mend(done):  # the store's copies are damaged
+            self._queue(done, now)
+        elif all(self._keyer.is_current(need) for need in done.needs.values()):
             self._conclude(done, told, now)
         else:
             self._settle(done, now)
@@ -330,16 +331,10 @@ class Coordinator:
                 log.error("round %s is settled again at the next start: %s", done.id[:8], error)
             done.durable = False
         self.changed.add(done.id)
+        told = done.result
         log.info(
             "round %s of job %s: %s(%s), %d kernels: %d hit, %d compiled, %d failed",
-            done.id[:8],
-            done.job,
-            done.result.state,
-            done.result.reason,
-            len(done.needs),
-            done.result.hits,
-            done.result.compiled,
-            done.result.failed,
+            *(done.id[:8], done.job, told.state, told.reason, len(done.needs), told.hits, told.compiled, told.failed),
         )
 
     # ---- questions ---------------------------------------------------------------------------------------------------

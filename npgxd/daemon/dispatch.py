@@ -26,8 +26,10 @@ from npgxd.compile import (
 from npgxd.daemon.flights import Flight, Need, Try
 from npgxd.daemon.housekeeping import MB, Room
 from npgxd.daemon.job_history import JobHistory
+from npgxd.daemon.placing import reason_of
 from npgxd.errors import NpgxError, StoreError
-from npgxd.wire.states import KeyOutcome
+from npgxd.oplib.shared_root_place import LibraryError
+from npgxd.wire.states import KeyOutcome, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,10 +123,15 @@ class Dispatcher:
         return retry if following is None else min(following, retry)
 
     def _room(self, now: float) -> Room:
-        """Whether the disk has room; where it has none and none can be made, every key that waits is told so, and may be asked for again."""
+        """Whether what is compiled can be kept, and installed; where not, every key that waits is told why, and may be asked for again."""
+        try:
+            self._coordinator.placing.check()
+        except LibraryError as error:
+            self._coordinator.refuse_waiting(str(error), reason_of(error), now)
+            return Room.NO
         room = self.housekeeping.room(now) if self.housekeeping is not None else Room.YES
         if room is Room.NO and self.housekeeping is not None:
-            self._coordinator.no_space(self.housekeeping.why_no_room(), now)
+            self._coordinator.refuse_waiting(self.housekeeping.why_no_room(), Reason.NO_SPACE, now)
         return room
 
     def _start(self, flights: Sequence[Flight], now: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from npgxd.oplib.shared_root_place import NotWritable
 from npgxd.wire.states import Reason, Strategy
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.rounds import Assembled, Round
     from npgxd.daemon.sessions import Sessions
     from npgxd.oplib.leases import Leases
+    from npgxd.oplib.shared_root_place import LibraryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,11 @@ class Placed:
     why: Reason = Reason.OP_LIBRARY
     usable: bool = True
     """Whether anything is in place that the process may load."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether some kernels could not be brought in although others were."""
+        return self.usable and bool(self.problem)
 
     def into(self, assembled: Assembled) -> Assembled:
         """What a round is told of the view that was made for it."""
@@ -57,6 +64,11 @@ class Placing:
     def __contains__(self, name: str) -> bool:
         return name in self._waiting
 
+    def check(self) -> None:
+        """LibraryError if nothing that is compiled now could be brought to the processes that wait for it."""
+        if self._library is not None:
+            self._library.check()
+
     @property
     def views(self) -> set[str]:
         """The views of rounds that wait."""
@@ -78,6 +90,11 @@ class Placing:
         """What a round that waited is told; None if it did not wait."""
         assembled = self._waiting.pop(name, None)
         return None if assembled is None else placed.into(assembled)
+
+
+def reason_of(error: LibraryError) -> Reason:
+    """What is wrong with the op library, in one word."""
+    return Reason.NOT_WRITABLE if isinstance(error, NotWritable) else Reason.OP_LIBRARY
 
 
 def settled_at(rounds: Mapping[str, Round], name: str) -> float:

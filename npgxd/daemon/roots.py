@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from npgxd.daemon.departures import Departures, Witnesses
+from npgxd.daemon.hurt import Hurt
 from npgxd.daemon.needs import Wanted
-from npgxd.daemon.placing import Placed
+from npgxd.daemon.placing import Placed, reason_of
 from npgxd.oplib.shared_root import Look, SharedRoot, Synced
 from npgxd.oplib.shared_root_choice import short
-from npgxd.oplib.shared_root_place import InUse, LibraryError, NotWritable, default_root
+from npgxd.oplib.shared_root_past import Past
+from npgxd.oplib.shared_root_place import InUse, LibraryError, default_root
 from npgxd.oplib.users import User, cann_users, started_s, still_run, user_of
-from npgxd.wire.states import ClientState, Reason, Strategy
+from npgxd.wire.states import Reason, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npgxd.daemon.config import LibrarySection
     from npgxd.daemon.keyer import Keyer
-    from npgxd.daemon.sessions import Sessions
+    from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
     from npgxd.store.manifest import KernelManifest
 
@@ -54,6 +56,8 @@ class _Done:
     adopted: frozenset[str] | None = None
     look: Look = field(default_factory=Look)
     synced: Synced | None = None
+    away: frozenset[str] = frozenset()
+    """Kernels that had to be brought in at the first look after a start."""
     leftovers: frozenset[str] = frozenset()
     users: frozenset[User] = frozenset()
     running: frozenset[User] | None = None
@@ -70,8 +74,12 @@ class OpLibrary:
         self.settled_at: Callable[[str], float] = lambda _round: 0.0
         """When a round was settled, in the loop's time; the coordinator knows."""
         self._wanted = Wanted(settings.leave_after_s, stores, keyer)
+        self._past = Past(stores.state, stores.boot)
+        self._hurt = Hurt(stores, sessions, self._past)
         self._unreadable = settings.unreadable == "wait"
         self._root: SharedRoot | None = None
+        self._former: SharedRoot | None = None
+        """The root of before, which led elsewhere."""
         self._adopted = False
         self._synced = Synced("")
         self._manifests: dict[str, KernelManifest] = {}
@@ -87,7 +95,6 @@ class OpLibrary:
         self._refreshed_at = 0.0
         self._moves = keyer.moves
         self.error: LibraryError | None = None
-        self._damage: dict[str, object] = {"count": 0, "kernels": 0, "at": None, "what": ""}
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -111,6 +118,11 @@ class OpLibrary:
             if isinstance(self.error, InUse):
                 raise self.error
 
+    def returned(self, session: Session, now: float) -> None:
+        """A process said hello that leased kernels before."""
+        if self.strategy is Strategy.SHARED_ROOT:
+            self._hurt.returned(session, now)
+
     def place(self, round_id: str, view: str, session: str, now: float) -> Placed | None:
         """Have a view's kernels where the session's process loads them; None: that takes a while, and ``take`` tells."""
         if self.strategy is Strategy.VIEW:
@@ -130,6 +142,7 @@ class OpLibrary:
             return float("inf")
         if self.strategy is Strategy.VIEW:
             self._leave_root()
+            self._drop_former()
             return float("inf")
         try:
             root = self._present_root()
@@ -175,13 +188,14 @@ class OpLibrary:
             "kernels": len(self._synced.installed),
             "shadowed": len(self._synced.shadowed or {}),
             "leaving": len(self._departures),
-            "damage": dict(self._damage),
+            "damage": self._hurt.describe(),
             "problem": "" if self.error is None else str(self.error),
         }
 
     def close(self) -> None:
         """Let what runs end, and give the root up; what is in it stays."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self._drop_former()
         if self._root is not None:
             self._root.close()
         self._wake_read.close()
@@ -192,7 +206,7 @@ class OpLibrary:
     def _begin(self, root: SharedRoot, awaited: Callable[[], set[str]], now: float) -> None:
         """Hand the thread what there is to do."""
         if not self._adopted:
-            self._start(lambda: _Done(adopted=root.present()))
+            self._adopt(root)
             return
         if self._manifests and now - self._refreshed_at >= REFRESH_S:
             self._refreshed_at = now
@@ -213,9 +227,24 @@ class OpLibrary:
             if not due and not look.changed:
                 return _Done(running=still_run(awaited_users))
             synced = root.sync(manifests.values())
+            away = frozenset() if known else synced.brought
             leftovers = root.leftovers()
             users = cann_users(unreadable=self._unreadable) if leftovers else frozenset()
-            return _Done(look=look, synced=synced, leftovers=leftovers, users=users)
+            return _Done(look=look, synced=synced, away=away, leftovers=leftovers, users=users)
+
+        self._start(work)
+
+    def _adopt(self, root: SharedRoot) -> None:
+        """Find what an earlier life installed; and what has become of another root where the way to it led to that one before."""
+        former, self._former = self._former, None
+
+        def work() -> _Done:
+            look = Look()
+            if former is not None:
+                with contextlib.suppress(LibraryError):  # it cannot be told
+                    look = former.look()
+                former.close()
+            return _Done(adopted=root.present(), look=look)
 
         self._start(work)
 
@@ -239,23 +268,26 @@ class OpLibrary:
             log.debug("the loop is awake, or has ended")
 
     def _learn(self, done: _Done, now: float) -> None:
+        self._hurt.found(done.look, now, lambda session: self.settled_at(session.round) >= self._good_at)
         if done.adopted is not None:
             self._adopted, self._dirty, self._next = True, self._root is not None and self._root.exists, now
             self._wanted.adopt(done.adopted, now)
             return
-        if done.look.files or done.look.entries:
-            self._hurt(done.look, now)
+        self._hurt.while_away(done.away, now)
         if done.synced is not None:
-            self._took(done, done.synced)
+            self._took(done, done.synced, now)
         if done.running is not None:
             self._part(done.running)
         self._departures.again(done.removed)
         self._good_at = now
 
-    def _took(self, done: _Done, synced: Synced) -> None:
-        self._synced = synced
+    def _took(self, done: _Done, synced: Synced, now: float) -> None:
+        known, self._synced = self._synced.failed or {}, synced
         for kernel, why in (synced.failed or {}).items():
-            log.error("kernel %s is not in the op library: %s", short(kernel), why)
+            if known.get(kernel) != why:
+                log.error("kernel %s is not in the op library: %s", short(kernel), why)
+        if synced.failed:  # for want of space, say
+            self._dirty, self._next = True, now + RETRY_S
         self._departures.again(map(short, synced.installed))
         fresh = [kernel for kernel in done.leftovers if kernel not in self._departures]
         if fresh:
@@ -289,7 +321,7 @@ class OpLibrary:
         """What can be told of a round's kernels now."""
         error, synced = self.error, self._synced
         if error is not None:
-            why = Reason.NOT_WRITABLE if isinstance(error, NotWritable) else Reason.OP_LIBRARY
+            why = reason_of(error)
             return Placed(Strategy.SHARED_ROOT, problem=error.message, hint=error.hint, why=why, usable=False)
         shadowed: dict[str, Reason] = {}
         started = next((started_s(s.peer.pid) for s in self._sessions if s.id == waiting.session), 0.0)
@@ -310,30 +342,6 @@ class OpLibrary:
 
     # ---- trouble -----------------------------------------------------------------------------------------------------
 
-    def _hurt(self, look: Look, now: float) -> None:
-        """Somebody damaged the root: processes that may suffer from it are told of it, for good; it is mended all the same."""
-        lost = look.files | look.entries
-        what = "the tree was removed" if look.recreated else f"{len(look.files)} lost files, {len(look.entries)} their entry"
-        log.warning("the op library was damaged by others (%s): %d kernels are put back from the store", what, len(lost))
-        count = self._damage["count"]
-        self._damage = {
-            "count": (count if isinstance(count, int) else 0) + 1,
-            "kernels": len(lost),
-            "at": round(time.time(), 3),
-            "what": what,
-        }
-        for session in self._sessions:
-            held = set(session.loaded.values())
-            recent = self.settled_at(session.round) >= self._good_at
-            harmed = held & look.files or (held & look.entries if recent else set())
-            if harmed:
-                session.hurt = (
-                    f"{len(harmed)} of its kernels were removed from the op library by another program; they are back, but operators "
-                    "that needed them meanwhile ran without them, or failed: restart the process to be sure"
-                )
-                session.tell(ClientState.DEGRADED, now, reason=str(Reason.OP_LIBRARY_DAMAGED), detail=session.hurt)
-                log.warning("pid %d of job %s: %s", session.peer.pid, session.job, session.hurt)
-
     def _failed(self, error: LibraryError) -> None:
         if self.error is None or self.error.message != error.message:
             log.error("op library: %s", error)
@@ -347,16 +355,24 @@ class OpLibrary:
         if toolchain is None:
             raise LibraryError(self._keyer.problem or "no toolchain")
         path = default_root(toolchain.environment)
-        if self._root is not None and (self._root.root, self._root.family) == (path, toolchain.family):
-            return self._root
-        if self._task is not None and self._root is not None:
-            return self._root
+        present = self._root
+        if present is not None:
+            same = (present.root, present.family, os.fspath(present.real)) == (path, toolchain.family, os.path.realpath(path))
+            if same or self._task is not None:
+                return present
         self._leave_root()
-        self._root = SharedRoot(path, toolchain.family, self._stores.kernels.directory, disk=self._stores.state.disk)
+        stores = self._stores
+        self._root = SharedRoot(path, toolchain.family, stores.kernels.directory, disk=stores.state.disk, past=self._past)
         return self._root
 
     def _leave_root(self) -> None:
         if self._root is not None:
-            self._root.close()
+            self._drop_former()
+            self._former = self._root
             self._root, self._adopted, self._synced, self._manifests = None, False, Synced(""), {}
             self._departures = Departures()
+
+    def _drop_former(self) -> None:
+        if self._former is not None:
+            self._former.close()
+            self._former = None

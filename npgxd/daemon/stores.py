@@ -43,14 +43,14 @@ class Stores:
     """An opened state directory with all that lies in it; this process owns it until ``close``."""
 
     def __init__(self, state: StateDirectory) -> None:
-        boot = BOOT_ID.read_text(encoding="ascii").strip()
+        self.boot = BOOT_ID.read_text(encoding="ascii").strip()
         self.state = state
         self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
         self.kernels = KernelStore(state, self.catalog)
         self.packages = PackageStore(state, self.catalog)
         self.rounds = RoundJournal(state)
-        self.views = Views(state, self.kernels, boot)
-        self.leases = Leases(state, boot)
+        self.views = Views(state, self.kernels, self.boot)
+        self.leases = Leases(state, self.boot)
         self.pins = Pins(state)
         self.artifacts = ArtifactStore(state, self.catalog)
         self._costs = self.catalog.costs()

@@ -48,10 +48,13 @@ def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment
     return looked
 
 
-def look_at_two_lives(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int, stride: int) -> Looked:
+def look_at_two_lives(
+    scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int, stride: int, until_wrong: bool = False
+) -> Looked:
     """The first life is killed at each ``stride``-th act, the next does it all again, and then the power fails.
 
-    What the first one did not force to the disk is still not there, unless the second has seen to it.
+    What the first one did not force to the disk is still not there, unless the second has seen to it.  With ``until_wrong`` the first
+    act at which something is wrong is enough.
     """
     looked = Looked()
     for kill_at in range(1, MOST_ACTS, stride):
@@ -70,6 +73,8 @@ def look_at_two_lives(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, 
                 scenario.act(recorder.root, recorder.mark)
             found = crashes(recorder, per_moment=per_moment, seed=f"{seed} {kill_at}", told=looked.told, since=since)
             _look_at_all(looked, scenario, place, found, f"killed before act {kill_at}, then ")
+        if until_wrong and looked.wrong:
+            return looked
     raise AssertionError(f"more than {MOST_ACTS} acts")
 
 

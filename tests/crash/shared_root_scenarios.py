@@ -71,6 +71,8 @@ class Root(Scenario):
         """What others did before, and is on the disk."""
 
     def act(self, root: Path, mark: Callable[[str], None]) -> None:
+        if self.torn_by_others and not whole(root / "opp"):
+            return  # the kill came in the midst of what others do, and then the index is left alone
         with self.opened_root(root) as shared:
             shared.present()
             for number, names in enumerate(self.steps):

@@ -110,7 +110,7 @@ BREAKS: dict[str, tuple[str, bool, Callable[[pytest.MonkeyPatch], None]]] = {
         True,
         no_force_and_not_at_the_lock,
     ),
-    "kernels of an earlier life are taken for lasting": ("second", True, not_at_the_lock),
+    "kernels of an earlier life are taken for lasting": ("replaced", True, not_at_the_lock),
     "mended files of an earlier life are taken for lasting": (
         "damaged",
         True,
@@ -124,6 +124,6 @@ def test_a_broken_promise_of_the_shared_root_is_found_out(what: str, monkeypatch
     name, two_lives, broken = BREAKS[what]
     broken(monkeypatch)
     if two_lives:
-        assert look_at_two_lives(SCENARIOS[name](), what, monkeypatch, per_moment=4, stride=5).wrong
+        assert look_at_two_lives(SCENARIOS[name](), what, monkeypatch, per_moment=4, stride=2, until_wrong=True).wrong
     else:
         assert look(SCENARIOS[name](), what, monkeypatch, per_moment=12).wrong
