@@ -11,14 +11,17 @@ import zmq
 from npgxd.client.connection import Connection
 from npgxd.errors import DaemonUnavailable, ProtocolError
 from npgxd.wire import limits
+from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.endpoint import START_HINT, find_socket, probe
 from npgxd.wire.messages import Status, StatusDocument
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from npgxd.wire.form import Message
+
 SCHEMA = 1
-"""The status document's schema that this npgxctl reads."""
+"""The schema of both documents that this npgxctl reads."""
 
 
 def status_document(socket: Path | None) -> dict[str, object]:
@@ -27,19 +30,29 @@ def status_document(socket: Path | None) -> dict[str, object]:
     Raises:
         DaemonUnavailable: nobody answers at ``socket`` (None: where daemons are). ProtocolError: what came is no such document.
     """
+    return _document(socket, Status(), StatusDocument)
+
+
+def cache_document(socket: Path | None, match: str = "") -> dict[str, object]:
+    """What the compile cache has under keys that begin with ``match``, or labels that hold it. Raises as ``status_document`` does."""
+    return _document(socket, CacheList(match=match), CacheDocument)
+
+
+def _document(socket: Path | None, question: Message, kind: type[StatusDocument | CacheDocument]) -> dict[str, object]:
     path = _reachable(socket)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         connection = Connection(context, path, handshake_s=limits.SILENCE_S)
         try:
-            reply = connection.request(Status(), timeout_s=limits.SILENCE_S)
+            reply = connection.request(question, timeout_s=limits.SILENCE_S)
         finally:
             connection.close()
     finally:
         context.destroy(linger=0)
-    if not isinstance(reply.message, StatusDocument):
-        raise ProtocolError(f"the daemon answers status with {reply.message.op!r}", hint="install the same npgxd on both sides")
-    return _parse(reply.message.schema, b"".join(reply.frames))
+    if not isinstance(reply.message, kind):
+        told = f"the daemon answers {question.op} with {reply.message.op!r}"
+        raise ProtocolError(told, hint="install the same npgxd on both sides")
+    return _parse(question.op, reply.message.schema, b"".join(reply.frames))
 
 
 def _reachable(socket: Path | None) -> Path:
@@ -52,15 +65,15 @@ def _reachable(socket: Path | None) -> Path:
     return path
 
 
-def _parse(schema: int, text: bytes) -> dict[str, object]:
+def _parse(what: str, schema: int, text: bytes) -> dict[str, object]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"the daemon's status is not JSON: {error}", hint="see the daemon's log") from None
+        raise ProtocolError(f"the daemon's {what} is not JSON: {error}", hint="see the daemon's log") from None
     if not isinstance(document, dict):
-        raise ProtocolError("the daemon's status is not a JSON object", hint="see the daemon's log")
+        raise ProtocolError(f"the daemon's {what} is not a JSON object", hint="see the daemon's log")
     if schema != SCHEMA:
         raise ProtocolError(
-            f"the daemon's status has schema {schema}; this npgxctl reads {SCHEMA}", hint="install the daemon's npgxd here"
+            f"the daemon's {what} has schema {schema}; this npgxctl reads {SCHEMA}", hint="install the daemon's npgxd here"
         )
     return document

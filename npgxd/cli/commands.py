@@ -23,10 +23,11 @@ class Command:
 
 def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
-    from npgxd.cli import ending, gc, import_, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
+    from npgxd.cli import cache, ending, gc, import_, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
 
     return (
         status.COMMAND,
+        cache.COMMAND,
         verify.COMMAND,
         gc.COMMAND,
         pin.PIN,

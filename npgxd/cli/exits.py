@@ -5,7 +5,7 @@ code  meaning
 ====  ================================================================================================
 0     done; for ``status``: the daemon serves, and no connected rank is in one of the states below
 1     ``verify``: problems were found (with ``--repair``: all of them are mended); ``gc``: a limit is still not met;
-      ``import``: some records were rejected
+      ``import``: some records were rejected; ``cache show``, ``cache why``: nothing is known of that
 2     ``verify --repair``: problems are left
 3     a rank is DEGRADED: some or all of its operators run with dynamic kernels
 4     a rank is DISABLED: it has no static kernels, for a reason that is no fault
@@ -58,6 +58,11 @@ VERIFY_TABLE = f"""exit codes:
 {_ADMIN_CODES}"""
 GC_TABLE = f"exit codes:\n  0   done\n  1   a limit is still not met: the rest is needed\n{_ADMIN_CODES}"
 IMPORT_TABLE = f"exit codes:\n  0   done\n  1   done, and some records were rejected\n{_ADMIN_CODES}"
+CACHE_TABLE = f"""exit codes:
+  0   done
+  1   nothing is known under that key or label (show, why)
+{_ADMIN_CODES}
+Every user may list what is cached for them; root and the daemon's own user see all, and may remove."""
 STATUS_TABLE = """exit codes:
   0   the daemon serves, and no rank is in a state below
   3   a rank is DEGRADED (some operators run with dynamic kernels)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.cli.ask import status_document
+from npgxd.cli.cache import summary_line
 from npgxd.cli.commands import Command
 from npgxd.cli.document import Node, clean, counted, duration, size
 from npgxd.cli.exits import STATUS_TABLE, Exit
@@ -72,6 +73,7 @@ def page(document: object, *, now: float) -> list[Line]:
         _kernels(root.node("kernels")),
         *_removal(root.node("removal")),
         _cache(root.node("cache")),
+        *_artifacts(root.node("artifacts")),
         *(line for job in root.nodes("jobs") for line in _job(job)),
         *([] if root.nodes("jobs") else [Line("jobs", "no process is connected")]),
         *_failures(root.nodes("failures"), now),
@@ -166,6 +168,11 @@ def _cache(cache: Node) -> Line:
     text = f"{rate}: {counted(hits, 'hit')}, {compiled} compiled, {failed} failed; "
     text += f"{counted(cache.count('rounds'), 'round')} of {counted(cache.count('records'), 'record')}"
     return Line("cache", text)
+
+
+def _artifacts(summary: Node) -> list[Line]:
+    """The compile cache; a daemon of before it has none."""
+    return [summary_line(summary)] if summary else []
 
 
 def _job(job: Node) -> list[Line]:

@@ -57,7 +57,7 @@ class Acts:
         self._end = end
         self._verifying: Task[Findings] | None = None
 
-    def do(self, message: Message, frames: tuple[bytes, ...], peer: PeerCredentials, now: float) -> dict[str, Any] | Long:  # noqa: PLR0911 -- one a message
+    def do(self, message: Message, frames: tuple[bytes, ...], peer: PeerCredentials, now: float) -> dict[str, Any] | Long:  # noqa: C901, PLR0911 -- one a message
         """Do one request, or begin it; an NpgxError becomes a refusal."""
         match message:
             case admin.Verify():
@@ -74,6 +74,8 @@ class Acts:
                 return self._importer.take(message, frames)
             case admin.ImportRun():
                 return Long(self._importer.run(message, peer, now), dict, driven=False)
+            case admin.CacheRemove():
+                return self._cache_remove(message.key)
             case admin.Drain():
                 self._end("npgxctl drain", False)
                 return {"state": "DRAINING"}
@@ -95,6 +97,17 @@ class Acts:
         )
         self._verifying = Task(checking.check(repair=repair))
         return Long(self._verifying, _verify_document)
+
+    def _cache_remove(self, key: str) -> dict[str, Any]:
+        store = self._stores.artifacts
+        entries = [row for row in store.rows.all() if row.key.startswith(key)]
+        verdicts = [verdict for verdict in store.memory.verdicts() if verdict.key.startswith(key)]
+        if key and not entries and not verdicts:
+            raise Refused("NOTHING_FOUND", f"nothing is known under the key {key}", hint="npgxctl cache lists keys")
+        store.remove([row.id for row in entries])
+        forgotten = store.memory.forget([verdict.id for verdict in verdicts])
+        log.info("compile cache: removed %d entries under %r, forgot %d verdicts", len(entries), key, forgotten)
+        return {"removed": len(entries), "bytes": sum(row.size for row in entries), "forgotten": forgotten}
 
     # ---- pins --------------------------------------------------------------------------------------------------------
 

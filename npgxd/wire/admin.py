@@ -88,6 +88,14 @@ class ImportRun(Message):
 
 
 @plain
+class CacheRemove(Message):
+    """Remove the compile-cache entries whose keys begin so (empty: all), and forget which of these keys cannot be cached."""
+
+    op: ClassVar[str] = "cache_remove"
+    key: str = bounded(pattern(r"([0-9a-f]{4,64})?", "a key's first digits (4 or more), or empty"))
+
+
+@plain
 class Drain(Message):
     """Let running compiles finish, start nothing new, and end: as SIGTERM."""
 
@@ -120,7 +128,7 @@ class Answer(Message):
 
 
 REQUESTS: dict[str, type[Message]] = {
-    kind.op: kind for kind in (Verify, Gc, PinKernels, Unpin, ListPins, ImportPart, ImportRun, Drain, Shutdown)
+    kind.op: kind for kind in (Verify, Gc, PinKernels, Unpin, ListPins, ImportPart, ImportRun, CacheRemove, Drain, Shutdown)
 }
 REPLIES: dict[str, type[Message]] = {kind.op: kind for kind in (Progress, Answer, Refusal)}
 
