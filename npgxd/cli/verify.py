@@ -47,7 +47,7 @@ def page(document: object) -> list[Line]:
     looked = (
         f"{counted(found.count('kernels'), 'kernel')}, {counted(found.count('packages'), 'run package')}, "
         f"{counted(found.count('views'), 'view')}, {counted(found.count('rounds'), 'round')}, "
-        f"{counted(found.count('pins'), 'pin')}, {size(found.number('bytes'))}"
+        f"{counted(found.count('pins'), 'pin')}, {counted(found.count('artifacts'), 'artifact')}, {size(found.number('bytes'))}"
     )
     problems = found.nodes("problems")
     if not found.count("found"):

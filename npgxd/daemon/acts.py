@@ -93,7 +93,14 @@ class Acts:
             raise Refused("BUSY", "a verification is under way", hint="wait for it")
         stores = self._stores
         checking = Checking(
-            stores.state, stores.catalog, stores.views, stores.leases, stores.packages, stores.rounds, stores.pins
+            stores.state,
+            stores.catalog,
+            stores.views,
+            stores.leases,
+            stores.packages,
+            stores.rounds,
+            stores.pins,
+            stores.artifacts,
         )
         self._verifying = Task(checking.check(repair=repair))
         return Long(self._verifying, _verify_document)
@@ -167,6 +174,7 @@ def _verify_document(found: Findings) -> dict[str, Any]:
         "views": found.views,
         "rounds": found.rounds,
         "pins": found.pins,
+        "artifacts": found.artifacts,
         "bytes": found.bytes,
         "found": len(found.problems),
         "left": found.left,

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from npgxd.errors import StoreError
+from npgxd.oplib.checking_artifacts import check_artifacts
 from npgxd.oplib.sweeping import Step, digest_slowly, remove_slowly
 from npgxd.store.kernels import directories, row_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from npgxd.oplib.leases import Leases
     from npgxd.oplib.pins import Pins
     from npgxd.oplib.views import Views
+    from npgxd.store.artifacts import ArtifactStore
     from npgxd.store.catalog import Catalog
     from npgxd.store.packages import PackageStore
     from npgxd.store.rounds import RoundJournal
@@ -38,7 +40,7 @@ class Problem(NamedTuple):
 
     kind: str
     """kernel_damaged, kernel_unlisted, row_stale, package_damaged, package_unlisted, view_damaged, round_damaged, pin_damaged,
-    lease_damaged, catalog_damaged. Stable."""
+    lease_damaged, artifact_damaged, artifact_unlisted, catalog_damaged. Stable."""
     name: str
     detail: str
     done: str = ""
@@ -54,6 +56,7 @@ class Findings:
     views: int = 0
     rounds: int = 0
     pins: int = 0
+    artifacts: int = 0
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
     bad: set[str] = field(default_factory=set)
@@ -76,6 +79,7 @@ class Checking:
     packages: PackageStore
     rounds: RoundJournal
     pins: Pins
+    artifacts: ArtifactStore
 
     def check(self, *, repair: bool) -> Steps[Findings]:
         """Look at everything. With ``repair``: quarantine what is damaged, drop stale rows, adopt what is unlisted, drop bad views."""
@@ -89,6 +93,7 @@ class Checking:
         yield from self._views(found)
         self._rounds(found)
         self._pins(found)
+        yield from check_artifacts(self.artifacts, found, self._add)
         yield Step("leases", 0, 0)
         self._leases(found)
         return found

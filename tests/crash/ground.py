@@ -88,7 +88,9 @@ def drained(steps: Generator[object, None, T]) -> T:
 
 def verified(house: House, views: Views, leases: Leases) -> list[str]:
     """What ``npgxctl verify`` would find."""
-    checking = Checking(house.state, house.catalog, views, leases, house.packages, house.rounds, Pins(house.state))
+    checking = Checking(
+        house.state, house.catalog, views, leases, house.packages, house.rounds, Pins(house.state), house.artifacts
+    )
     return [f"verify: {p.kind} {p.name[:16]}: {p.detail}" for p in drained(checking.check(repair=False)).problems]
 
 

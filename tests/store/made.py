@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from npgxd.store.artifacts import ArtifactStore
 from npgxd.store.catalog import Catalog
 from npgxd.store.disk import DISK, Disk
 from npgxd.store.index import IndexEntry
@@ -80,6 +81,7 @@ class House:
     kernels: KernelStore = field(init=False)
     packages: PackageStore = field(init=False)
     rounds: RoundJournal = field(init=False)
+    artifacts: ArtifactStore = field(init=False)
     staged: int = 0
 
     def __post_init__(self) -> None:
@@ -91,6 +93,7 @@ class House:
         self.kernels = KernelStore(self.state, self.catalog)
         self.packages = PackageStore(self.state, self.catalog)
         self.rounds = RoundJournal(self.state)
+        self.artifacts = ArtifactStore(self.state, self.catalog)
         return self
 
     def close(self) -> None:
