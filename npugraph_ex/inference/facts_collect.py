@@ -1,0 +1,227 @@
+"""Writing down what a trace relied on, while its model and its arguments are at hand.
+
+Promise: ``collect`` gives facts that hold for the very call that was traced, or raises NotCacheable; equal models give equal facts
+in every process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from npugraph_ex.inference.cacheable import NotCacheable, Why
+from npugraph_ex.inference.codes import class_described, class_name, code_digest
+from npugraph_ex.inference.facts import ClassFact, Fact, Facts
+from npugraph_ex.inference.facts_code import find_by_name, names_used, uncovered
+from npugraph_ex.inference.facts_guards import Draft, drafts
+from npugraph_ex.inference.facts_paths import MISSING, NoPath, Paths, Roots, follow, spoken
+from npugraph_ex.inference.facts_settings import settings_now, versions_now
+from npugraph_ex.inference.facts_shapes import Ranges, used
+from npugraph_ex.inference.facts_tensors import TensorFact, aliases, tensor_fact
+from npugraph_ex.inference.facts_values import Unencodable, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npugraph_ex.inference.capture import Capture
+
+_UNCLASSED: Final = ("builtins", "torch._tensor", "torch.nn.parameter")
+"""Modules whose classes need no code facts: nothing of theirs can be overridden, and versions stand for them."""
+
+
+def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> Facts:
+    """Everything that the trace relied on. ``ranges`` is from the same torch's ``facts_dynamo``, ``made_from`` from ``facts_given``."""
+    own = capture.function.__code__.co_varnames[0]
+    paths = Paths(capture.function, capture.aliases)
+    drafted = drafts(capture, paths)
+    numbered = [_number(reference.source, paths) for reference in ranges.references]
+    values = _values(capture, paths, own)
+    names = names_used(capture.traced)
+    writer = _Writer(capture, paths, values, own, names)
+    drafted += _code_drafts(capture, drafted, writer, paths)
+    writer.values = values = _values(capture, paths, own)
+    sizes = _Sizes(ranges, numbered, offsets=_names_offsets(capture))
+    drafted = list(dict.fromkeys([*drafted, *(Draft("value", node) for node in sorted(sizes.constants))]))
+    facts = [writer.fact(draft, sizes) for draft in drafted]
+    facts += _about_several(capture, facts, values, sizes)
+    devices = _devices(capture)
+    return Facts(
+        module=capture.function.__module__,
+        own=own,
+        code=code_digest(capture.function.__code__),
+        nodes=paths.nodes,
+        facts=sorted(facts, key=_order),
+        classes=[ClassFact(class_name(kind), writer.described[kind]) for kind in writer.described],
+        names=sorted(names),
+        devices=devices,
+        settings=settings_now(devices),
+        versions=versions_now(devices),
+        made_from=made_from,
+    )
+
+
+_FIRST: Final = ("type", "tensor")
+
+
+def _order(fact: Fact) -> tuple[bool, int, bool, str, str]:
+    """A place before what lies in it, and its type before its content: so the first misfit is the one that explains the others."""
+    return fact.node < 0, fact.node, fact.kind not in _FIRST, fact.kind, repr(fact.data)
+
+
+def _number(source: str, paths: Paths) -> int | None:
+    """The node that a range speaks of; None for one that Dynamo made itself."""
+    try:
+        return paths.of(source)
+    except NoPath:
+        return None
+
+
+def _values(capture: Capture, paths: Paths, own: str) -> list[Any]:
+    values = follow(paths.nodes, Roots(capture.function, capture.scope))
+    for node, value in enumerate(values):
+        if value is MISSING:
+            place = spoken(paths.nodes, node, capture.function.__module__, own)
+            raise NotCacheable(f"the trace read {place}, which is not found there again", why=Why.UNSERIALISABLE)
+    return values
+
+
+def _code_drafts(capture: Capture, drafted: Sequence[Draft], writer: _Writer, paths: Paths) -> list[Draft]:
+    read = [writer.values[draft.node] for draft in drafted if draft.kind in {"value", "type"}]
+    functions = [capture.function, *(value for value in read if not isinstance(value, type))]
+    classes = dict.fromkeys(value if isinstance(value, type) else type(value) for value in read)
+    left = uncovered(capture.traced, functions, classes, writer.names)
+    return find_by_name(left, paths)
+
+
+class _Writer:
+    """Turns drafts into facts, and keeps the classes that they are about."""
+
+    def __init__(self, capture: Capture, paths: Paths, values: list[Any], own: str, names: frozenset[str]) -> None:
+        self.values = values
+        self.names = names
+        self.described: dict[type, Sequence[Any]] = {}
+        self._numbers: dict[type, int] = {}
+        self._paths = paths
+        self._module = capture.function.__module__
+        self._own = own
+
+    def fact(self, draft: Draft, sizes: _Sizes) -> Fact:
+        """One fact with its value. NotCacheable if that means nothing elsewhere."""
+        try:
+            return Fact(draft.kind, draft.node, self._data(draft, self.values[draft.node], sizes))
+        except Unencodable as error:
+            place = spoken(self._paths.nodes, draft.node, self._module, self._own)
+            raise NotCacheable(f"the trace read {place}, and {error}", why=Why.UNSERIALISABLE, place=place) from None
+
+    def _data(self, draft: Draft, value: Any, sizes: _Sizes) -> Any:
+        match draft.kind:
+            case "value":
+                self._class_of(value)
+                return encode(value)
+            case "type":
+                return self._class_of(type(value))
+            case "tensor":
+                return sizes.loosen(draft.node, tensor_fact(value)).plain()
+            case "len" | "keys":
+                return len(value) if draft.kind == "len" else [encode(key) for key in value]
+            case "has":
+                return [draft.detail, hasattr(value, draft.detail)]
+        return list(draft.detail) if isinstance(draft.detail, tuple) else draft.detail
+
+    def _class_of(self, kind: Any) -> int:
+        if not isinstance(kind, type):
+            return -1
+        if kind not in self._numbers:
+            self._numbers[kind] = len(self._numbers)
+            plain = kind.__module__ in _UNCLASSED
+            self.described[kind] = [] if plain else class_described(kind, self.names)
+        return self._numbers[kind]
+
+
+class _Sizes:
+    """Which sizes, strides and offsets are fixed, and what the others must fulfil."""
+
+    def __init__(self, ranges: Ranges, nodes: Sequence[int | None], *, offsets: bool) -> None:
+        self._offsets = offsets
+        self._fixed: dict[tuple[int | None, str, int | None], int] = {}
+        self._free: set[tuple[int, str, int | None]] = set()
+        self.facts: list[Fact] = []
+        for number, reference in enumerate(ranges.references):
+            node = nodes[number]
+            place = (node, reference.part, reference.axis)
+            if number in ranges.fixed:
+                self._fixed[place] = ranges.fixed[number]
+            elif node is not None:
+                self._free.add((node, reference.part, reference.axis))
+        self.constants = {node for number, node in enumerate(nodes) if node is not None and _is_constant(number, ranges)}
+        self.facts = [fact for text in ranges.expressions if (fact := _range(text, ranges, nodes)) is not None]
+
+    def loosen(self, node: int, exact: TensorFact) -> TensorFact:
+        """``exact`` with None for every part that the trace did not fix."""
+
+        def of(part: str, sizes: Sequence[int | None]) -> tuple[int | None, ...]:
+            return tuple(None if (node, part, axis) in self._free else size for axis, size in enumerate(sizes))
+
+        plain = exact.plain()
+        offset = exact.offset if self._offsets and (node, "storage_offset", None) not in self._free else None
+        return TensorFact.parse([*plain[:-3], of("size", exact.sizes), of("stride", exact.strides), offset])
+
+
+def _is_constant(number: int, ranges: Ranges) -> bool:
+    """Whether it is an argument's or attribute's number that the trace took as it was."""
+    if ranges.references[number].part != "value":
+        return False
+    return number in ranges.fixed or any(
+        text.startswith(f"S[{number}] == ") and used(text) == [number] for text in ranges.expressions
+    )
+
+
+def _range(text: str, ranges: Ranges, nodes: Sequence[int | None]) -> Fact | None:
+    """One expression with its references numbered from 0. NotCacheable if it speaks of something that cannot be found again."""
+    numbers = used(text)
+    if not numbers:
+        return None
+    for place, number in enumerate(numbers):
+        text = text.replace(f"S[{number}]", f"S[_{place}]")
+    places = []
+    for number in numbers:
+        reference, node = ranges.references[number], nodes[number]
+        if node is None:
+            raise NotCacheable(
+                f"{reference.source} must stay in a range, and another process could not find it", why=Why.UNSERIALISABLE
+            )
+        places.append([node, reference.part, reference.axis])
+    return Fact("range", -1, [text.replace("S[_", "S["), places])
+
+
+def _about_several(capture: Capture, facts: Sequence[Fact], values: Sequence[Any], sizes: _Sizes) -> list[Fact]:
+    nodes = sorted({fact.node for fact in facts if fact.kind == "tensor"})
+    once = {id(values[node]): node for node in reversed(nodes)}
+    found = list(sizes.facts)
+    if len(once) > 1:
+        found.append(Fact("distinct", -1, sorted(once.values())))
+    if len(nodes) > 1 and _changes_something(capture):
+        found.append(Fact("storage", -1, [nodes, aliases([values[node] for node in nodes])]))
+    return found
+
+
+def _changes_something(capture: Capture) -> bool:
+    return any(_is_mutable(node.target) for node in capture.graph.graph.nodes)
+
+
+def _is_mutable(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _names_offsets(capture: Capture) -> bool:
+    return any("as_strided" in str(node.target) for node in capture.graph.graph.nodes)
+
+
+def _devices(capture: Capture) -> list[str]:
+    kinds = {item.value.device.type for item in capture.inputs if isinstance(item.value, torch.Tensor)}
+    kinds |= {
+        node.meta["val"].device.type for node in capture.graph.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)
+    }
+    return sorted(kinds)
