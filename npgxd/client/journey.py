@@ -96,13 +96,12 @@ class Journey:
             heard = self.latest
             try:
                 return self._attempt()
-            except DaemonSilent:
-                self._past_deadline()
-                raise
             except (DaemonUnavailable, ProtocolError, RequestRefused) as error:
-                if not self._passing(error):
-                    raise
                 self._past_deadline()
+                starting = lost_at is not None and self.latest is heard and self._session.last_welcome() is None
+                if not self._passing(error) or (isinstance(error, DaemonSilent) and not starting):
+                    raise
+                # Where systemd keeps the socket, a daemon that is not up yet is silent, and not absent.
                 now = self._clock()
                 draining = isinstance(error, RequestRefused) or (draining and self.latest is heard)
                 if lost_at is None or self.latest is not heard:

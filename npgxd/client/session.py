@@ -21,7 +21,7 @@ from npgxd.client.lease import held
 from npgxd.client.rank import program, rank_info
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
-from npgxd.wire.endpoint import find_socket
+from npgxd.wire.endpoint import find_socket, is_kept_by_manager
 from npgxd.wire.messages import Hello, ToolchainIdentity, Welcome
 
 if TYPE_CHECKING:
@@ -225,7 +225,9 @@ class Session:
         if self._clock() < self._rests_until:
             raise DaemonSilent(self._silent.message, hint=self._silent.hint)
         path = find_socket(self._environ)
-        with self._in_time(self.patience.handshake_s) as allowed:
+        # Where systemd keeps the socket, the daemon may be starting, perhaps because of us.
+        patience = self.patience.silence_s if is_kept_by_manager(path) else self.patience.handshake_s
+        with self._in_time(patience) as allowed:
             connection = Connection(context_of_process(), path, handshake_s=allowed, clock=self._clock)
         try:
             hello = self._hello()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from npgxd.daemon.listening import listen
 from npgxd.daemon.refusals import Refused, refusal_of
 from npgxd.errors import NpgxError
 from npgxd.wire import admin, limits
@@ -23,8 +22,7 @@ from npgxd.wire.credentials import PeerCredentials, peer_of
 from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
     from npgxd.daemon.acts import Acts, Long
     from npgxd.wire.form import Message
@@ -47,20 +45,11 @@ class _Asked:
 class AdminPort:
     """The second socket of the daemon."""
 
-    def __init__(self, path: Path, acts: Acts, *, clock: Callable[[], float]) -> None:
-        self._path = path
+    def __init__(self, socket: zmq.Socket[bytes], acts: Acts, *, clock: Callable[[], float]) -> None:
+        self._socket = socket
         self._acts = acts
         self._clock = clock
         self._asked: list[_Asked] = []
-        self.socket: zmq.Socket[bytes] | None = None
-
-    def bind(self, context: zmq.Context[zmq.Socket[bytes]], passed: Mapping[Path, int]) -> zmq.Socket[bytes]:
-        """Open the socket, mode 0600, or take the one that systemd passed."""
-        router = self.socket = context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 500)
-        router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
-        listen(router, self._path, 0o600, passed)
-        return router
 
     def close(self) -> None:
         """The daemon ends; acts that are under way end where they are, which is safe anywhere."""
@@ -71,8 +60,6 @@ class AdminPort:
             )
         self._asked.clear()
         self._acts.close()
-        if self.socket is not None:
-            self.socket.close(linger=500)
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +67,7 @@ class AdminPort:
         """Take what lies at the socket."""
         for _ in range(BURST):
             try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False) if self.socket is not None else []
+                parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
             if not parts:
@@ -146,10 +133,8 @@ class AdminPort:
         self._send(identity, admin.Answer(), number, frames)
 
     def _send(self, identity: bytes, message: Message, number: int, frames: list[bytes] | None = None) -> None:
-        if self.socket is None:
-            return
         try:
-            self.socket.send_multipart([identity, *encode(message, number, frames or [])], zmq.NOBLOCK)
+            self._socket.send_multipart([identity, *encode(message, number, frames or [])], zmq.NOBLOCK)
         except zmq.ZMQError as error:  # whoever asked has gone; what was asked for is done all the same
             log.debug("an administrator cannot be told: %s", error)
 

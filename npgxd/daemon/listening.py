@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING
 import zmq
 
 from npgxd.errors import ConfigError
+from npgxd.wire import limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
+QUEUED = 32
+"""Messages of one connection that wait in either direction. Each has at most 16 MiB."""
+LINGER_MS = 500
 FIRST_PASSED = 3
 """SD_LISTEN_FDS_START."""
 
@@ -40,7 +44,7 @@ def take_passed(environ: MutableMapping[str, str]) -> dict[Path, int]:
     return found
 
 
-def check_passed(passed: Mapping[Path, int], wanted: tuple[Path, ...]) -> None:
+def _check_passed(passed: Mapping[Path, int], wanted: tuple[Path, ...]) -> None:
     """ConfigError if systemd passed a socket at which npgxctl and the ranks would not look for this daemon."""
     for path in passed:
         if path not in wanted:
@@ -50,8 +54,42 @@ def check_passed(passed: Mapping[Path, int], wanted: tuple[Path, ...]) -> None:
             )
 
 
-def listen(router: zmq.Socket[bytes], path: Path, mode: int, passed: Mapping[Path, int]) -> None:
-    """Let ``router`` accept connections at ``path``. ConfigError if it cannot."""
+class Doors:
+    """The daemon's sockets, open: libzmq's own thread shakes hands with whoever connects from now on, also while the rest still starts."""
+
+    def __init__(self, ranks: Path, admins: Path, passed: Mapping[Path, int]) -> None:
+        """The instance lock is held: what lies at the paths is nobody's. ConfigError if they cannot be used."""
+        _check_passed(passed, (ranks, admins))
+        self._own = [path for path in (ranks, admins) if path not in passed]
+        self.context = zmq.Context()
+        self.ranks = self._router()
+        self.ranks.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
+        self.ranks.setsockopt(zmq.RCVHWM, QUEUED)
+        self.ranks.setsockopt(zmq.SNDHWM, QUEUED)
+        self.disconnects = self.ranks.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.admins = self._router()
+        _listen(self.ranks, ranks, 0o660, passed)
+        _listen(self.admins, admins, 0o600, passed)
+
+    def close(self) -> None:
+        """Close them; sockets that systemd passed stay where they are, for the next daemon. The instance lock is held still."""
+        self.ranks.disable_monitor()
+        self.disconnects.close(linger=0)
+        for path in self._own:
+            path.unlink(missing_ok=True)
+        self.ranks.close(linger=LINGER_MS)
+        self.admins.close(linger=LINGER_MS)
+        self.context.term()
+
+    def _router(self) -> zmq.Socket[bytes]:
+        router = self.context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, LINGER_MS)
+        router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
+        return router
+
+
+def _listen(router: zmq.Socket[bytes], path: Path, mode: int, passed: Mapping[Path, int]) -> None:
     descriptor = passed.get(path)
     try:
         if descriptor is not None:

@@ -7,6 +7,7 @@ configuration or the state directory cannot be used.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import resource
@@ -57,11 +58,12 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
 
     from npgxd.compile.leftovers import end_leftovers
     from npgxd.daemon.keyer import Keyer
-    from npgxd.daemon.listening import take_passed
+    from npgxd.daemon.listening import Doors, take_passed
     from npgxd.daemon.service import Service
     from npgxd.daemon.stores import Stores
     from npgxd.wire.credentials import self_test
 
+    faulthandler.enable()  # what systemd's watchdog ends, or a fault in a library does, leaves a trace in the journal
     passed = take_passed(os.environ)
     _allow_descriptors()
     check_socket_path(config.socket)
@@ -69,13 +71,13 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     with zmq.Context() as context:
         self_test(context, config.runtime_dir)  # who a peer is must come from the kernel here too, or nothing is served
     stores = Stores.open(config.state_dir)
+    doors = Doors(config.socket, config.admin_socket, passed)
     for line in end_leftovers(stores.state.jobs):
         log.warning("an earlier life left a compiler running: %s", line)
     stores.recover()
     keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints.json")
-    service = Service(config, stores, keyer)
+    service = Service(config, stores, keyer, doors)
     service.catch_signals()
-    service.bind(passed)
     resumed = service.resume()
     notify("READY=1", f"STATUS={service.describe()}", f"MAINPID={os.getpid()}")
     log.info(

@@ -27,7 +27,6 @@ from npgxd.daemon.following import Following
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import GB, Housekeeping
 from npgxd.daemon.importing import Importer
-from npgxd.daemon.listening import check_passed, listen
 from npgxd.daemon.lookups import Lookups
 from npgxd.daemon.notify import Watchdog, notify
 from npgxd.daemon.placing import awaited, settled_at, unleased
@@ -36,19 +35,17 @@ from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.status import StatusPage
 from npgxd.errors import NpgxError, ProtocolError
-from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
-from npgxd.wire.endpoint import ADMIN_SOCKET_NAME
 from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
     from npgxd.daemon.config import Config
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.listening import Doors
     from npgxd.daemon.stores import Stores
     from npgxd.wire.form import Message
 
@@ -58,8 +55,6 @@ BURST = 64
 """Messages taken from the socket before the loop looks at everything else again."""
 FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
-QUEUED = 32
-"""Messages of one connection that wait in either direction. Each has at most 16 MiB."""
 LEASE_GRACE_S = 2.0
 """A daemon that stops waits this long for ranks to lease what they were told last."""
 LINGER_POLL_S = 0.05
@@ -70,9 +65,11 @@ ENDING_S = 30.0
 
 
 class Service:
-    """A daemon that is set up, bound and ready to run."""
+    """A daemon that is set up and ready to run."""
 
-    def __init__(self, config: Config, stores: Stores, keyer: Keyer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: Config, stores: Stores, keyer: Keyer, doors: Doors, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._config = config
         self._stores = stores
         self._keyer = keyer
@@ -95,7 +92,7 @@ class Service:
         lookups = Lookups(config.cache, int(config.store.min_free_gb * GB), stores)
         cached = CachePage(config.cache, stores, lookups)
         page.artifacts = cached.summary
-        self._admin = AdminPort(config.admin_socket, acts, clock=clock)
+        self._admin = AdminPort(doors.admins, acts, clock=clock)
         self._page = page
         self._handlers = Handlers(
             instance=self.instance,
@@ -111,9 +108,8 @@ class Service:
         self._following = Following(
             self._handlers.followers, self._coordinator, lookups, lambda identity, event: self._send(identity, event, 0, [])
         )
-        self._context = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._doors = doors
+        self._router, self._monitor = doors.ranks, doors.disconnects
         self._poller = zmq.Poller()
         self._watched: set[int] = set()
         self._wake_read, self._wake_write = socket.socketpair()
@@ -124,24 +120,16 @@ class Service:
         self._next_lease_poll = 0.0
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
+        for source in (
+            self._router,
+            self._monitor,
+            doors.admins,
+            self._wake_read.fileno(),
+            self._library.fileno(),
+        ):
+            self._poller.register(source, zmq.POLLIN)
 
     # ---- set-up ------------------------------------------------------------------------------------------------------
-
-    def bind(self, passed: Mapping[Path, int]) -> None:
-        """Open both sockets, or take those that systemd passed. The instance lock is held: what lies at their paths is nobody's."""
-        check_passed(passed, (self._config.socket, self._config.admin_socket))
-        self._router.setsockopt(zmq.LINGER, 500)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
-        self._router.setsockopt(zmq.RCVHWM, QUEUED)
-        self._router.setsockopt(zmq.SNDHWM, QUEUED)
-        self._router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
-        listen(self._router, self._config.socket, 0o660, passed)
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
-        self._poller.register(self._library.fileno(), zmq.POLLIN)
-        self._poller.register(self._admin.bind(self._context, passed), zmq.POLLIN)
 
     def resume(self) -> int:
         """Take up what an earlier life accepted."""
@@ -206,7 +194,7 @@ class Service:
                     break
         elif source is self._monitor:
             self._take_disconnects()
-        elif source is self._admin.socket:
+        elif source is self._doors.admins:
             self._admin.receive()
         elif source == self._wake_read.fileno():
             self._take_signals()
@@ -367,12 +355,7 @@ class Service:
         self._library.close()
         for session in self._sessions:
             self._sessions.end(session)
-        self._router.disable_monitor()
-        self._monitor.close(linger=0)
-        for path in (self._config.socket, self._config.socket.with_name(ADMIN_SOCKET_NAME)):
-            path.unlink(missing_ok=True)  # the instance lock is held: nobody else's
-        self._router.close(linger=500)
-        self._context.term()
+        self._doors.close()
         self._stores.close()
 
 

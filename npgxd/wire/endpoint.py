@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import stat
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -117,6 +118,20 @@ def probe(path: Path) -> str:
     except OSError as error:
         return _reason(error)
     return ""
+
+
+def is_kept_by_manager(path: Path) -> bool:
+    """Whether the service manager listens at ``path``, for a daemon that may not be up yet.
+
+    The kernel tells who made the listening socket: systemd is root's process 1, or one that a container cannot see (0).
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as tried:
+            tried.connect(os.fspath(path))
+            pid, uid, _ = struct.unpack("3i", tried.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        return False
+    return uid == 0 and pid in {0, 1}
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -29,7 +29,7 @@ BOOT = Path(__file__).with_name("systemd_boot.sh")
 UNITS = REPOSITORY / "systemd"
 SYSTEMD = Path("/lib/systemd/systemd")
 NAMESPACES = ("--pid", "--mount-proc", "--mount", "--cgroup", "--uts", "--ipc", "--net")
-PROGRAMS = ("unshare", "nsenter", "setpriv", "findmnt", "systemctl", "systemd-sysusers", "systemd-analyze")
+PROGRAMS = ("unshare", "nsenter", "setpriv", "findmnt", "systemctl", "systemd-sysusers", "systemd-tmpfiles", "systemd-analyze")
 
 USERS = """\
 u rank - "starts ranks" /srv
@@ -147,8 +147,18 @@ class Machine:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
+    def install_sockets(self) -> None:
+        """Install the socket units too, which npgxd.service can do without; before ``boot``."""
+        for name, target in (
+            ("npgxd.socket", "systemd/system/npgxd.socket"),
+            ("npgxd-admin.socket", "systemd/system/npgxd-admin.socket"),
+            ("npgxd.tmpfiles.conf", "tmpfiles.d/npgxd.conf"),
+        ):
+            (self.etc / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(UNITS / name, self.etc / target)
+
     def boot(self) -> None:
-        """Start systemd, wait until it is up, and make npgxd's system user."""
+        """Start systemd, wait until it is up, and make npgxd's system user and its directories."""
         self._group.mkdir()
         script = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
         unshare = ["setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--kill-child", *NAMESPACES]
@@ -163,6 +173,8 @@ class Machine:
             )
         eventually(self._is_up, "systemd is up")
         self.run("systemd-sysusers")
+        if (self.etc / "tmpfiles.d" / "npgxd.conf").exists():
+            self.run("systemd-tmpfiles", "--create", "npgxd.conf")
 
     @property
     def _console(self) -> Path:
@@ -205,9 +217,9 @@ class Machine:
         """A command that is not waited for."""
         return self._spawn(self._enter(*argv, user=user), self.directory / "begun")
 
-    def show(self) -> dict[str, str]:
-        """All properties of the unit."""
-        return dict(line.split("=", 1) for line in self.systemctl("show", "npgxd").splitlines())
+    def show(self, unit: str = "npgxd.service") -> dict[str, str]:
+        """All properties of a unit."""
+        return dict(line.split("=", 1) for line in self.systemctl("show", unit).splitlines())
 
     def journal(self) -> str:
         """What the unit logged, and what systemd said of it."""
