@@ -91,7 +91,7 @@ class ArtifactStore:
             disk.fsync_directory(self._place)
         if not disk.publish(staged.path, final):
             disk.unlink(staged.path)
-            disk.fsync_directory(final.parent)  # whoever put it there may have been killed before this
+            disk.fsync_directory(final.parent)  # to force that there may have failed
             facts = read_facts(final)
         row = self.rows.get(facts.id)
         if row is None or row.digest != facts.digest:

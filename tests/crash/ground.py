@@ -47,6 +47,7 @@ class Ground:
         self.views = Views(self.house.state, self.house.kernels, self.boot)
         self.leases = Leases(self.house.state, self.boot)
         self.recovery = recover(self.house.state, self.views, self.leases)
+        self.house.artifacts.reconcile()
 
     def close(self) -> None:
         self.house.close()

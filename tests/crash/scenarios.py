@@ -250,6 +250,45 @@ class Removed(Publish):
         return problems
 
 
+class Artifacts(Scenario):
+    """Compile-cache entries are published, one of them again, and one is removed."""
+
+    entries: ClassVar = {"a": b"A" * 40, "b": b"B", "c": b"C"}
+
+    def act(self, root: Path, mark: Callable[[str], None]) -> None:
+        ground = self.opened(root)
+        store = ground.house.artifacts
+        for name in ("a", "b", "b", "c"):
+            self._publish(ground, name)
+            mark(name)
+        found = store.find("1000", digest("c"))
+        assert found is not None
+        mark("removing c")
+        store.remove([found.id])
+        ground.close()
+
+    def lost(self, ground: Ground, marks: frozenset[str]) -> list[str]:
+        problems = []
+        for name, data in self.entries.items():
+            row = ground.house.artifacts.find("1000", digest(name))
+            if row is None:
+                problems += [name] if name in marks and f"removing {name}" not in marks else []
+                continue
+            path = ground.house.artifacts.path(row.id)
+            whole = path.read_bytes()[: row.size] == data
+            if not whole or path.stat().st_mode & 0o777 != 0o600 or path.parent.stat().st_mode & 0o777 != 0o700:
+                problems.append(f"{name} has other bytes or another mode")
+        for name in self.entries:
+            self._publish(ground, name)  # and it can be done again
+        return problems
+
+    def _publish(self, ground: Ground, name: str) -> None:
+        store = ground.house.artifacts
+        staged = store.stage()
+        store.extend(staged, self.entries[name])
+        store.publish(staged, key=digest(name), scope="1000", uid=1000, label=name, meta={}, made_at=1.0)
+
+
 def _nothing_marked() -> Generator[Step, None, Marks]:
     yield Step("leases", 0, 0)
     return Marks()
@@ -264,4 +303,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "cold-round": ColdRound,
     "set-aside": SetAside,
     "removal": Removed,
+    "artifacts": Artifacts,
 }

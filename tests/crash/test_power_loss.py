@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PER_MOMENT = int(os.environ.get("NPGXD_CRASH_STATES", "12"))
 """States looked at for each moment of a scenario at most; all of them where there are no more."""
 FEWEST_STATES = 10
-STRIDES = {"creation": 3, "publish": 5, "cold-round": 11, "removal": 3, "journal": 2, "package": 2}
+STRIDES = {"creation": 3, "publish": 5, "cold-round": 11, "removal": 3, "journal": 2, "package": 2, "artifacts": 5}
 """In long scenarios every few acts are enough for each run of the suite."""
 
 
@@ -36,7 +36,7 @@ def test_fc07_whatever_a_power_loss_leaves_nothing_is_torn_and_nothing_acknowled
     assert not looked.wrong, "\n".join((f"{len(looked.wrong)} of {told.states} states", *looked.wrong[:SHOWN]))
 
 
-@pytest.mark.parametrize("name", ["creation", "publish", "journal", "cold-round", "removal", "package"])
+@pytest.mark.parametrize("name", ["creation", "publish", "journal", "cold-round", "removal", "package", "artifacts"])
 def test_a_kill_then_a_start_then_power_loss_and_what_was_acknowledged_after_the_start_is_there(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
