@@ -50,7 +50,7 @@ def ready(
 ) -> CompiledGraph:
     """A rewritten graph on its engine. ``build_dir`` is where a compile cache keeps it, if one does."""
     _tell_unmet(options, engine)
-    kernels = StaticKernels(name, engine, options, build_dir=build_dir) if options.static_kernel_compile else None
+    kernels = StaticKernels(name, engine, options, program, build_dir=build_dir) if options.static_kernel_compile else None
     observers = (TensorDump(options.data_dump_dir, graph=name),) if options.dump_tensor_data else ()
     return CompiledGraph(sizes, engine.runner(program, options), static_kernels=kernels, observers=observers)
 

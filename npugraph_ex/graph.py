@@ -37,6 +37,8 @@ class CompiledGraph:
         """The graph's outputs."""
         kernels = self._static_kernels
         if kernels is not None:
+            if kernels.begin_call():
+                self._runner.renew()
             sizes = self._sizes.of(inputs)
             if kernels.claim(sizes):
                 return kernels.first_run(sizes, lambda observers: self._runner(inputs, (*self._observers, *observers)))

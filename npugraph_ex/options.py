@@ -3,7 +3,8 @@
 Promise: ``read_options`` accepts exactly the documented names and values; anything else is an ``OptionError`` that says what is
 allowed and what was probably meant.  Nothing is applied here; ``unmet`` tells which of the user's wishes a device cannot fulfil.
 
-Names, ranges and defaults are those of the public documentation of torch_npu's npugraph_ex (class CompilerConfig).
+Names, ranges and defaults are those of the public documentation of torch_npu's npugraph_ex (class CompilerConfig);
+``static_kernel_wait`` is ours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from npgxd.client.waiting import ALLOWED, Wait
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire.messages import CompileOptions
 
@@ -98,6 +100,14 @@ def _directory(name: str, value: object) -> str:
     return os.fspath(value)
 
 
+def _wait(name: str, value: object) -> str | float:
+    try:
+        Wait.parse(value)
+    except ConfigError:
+        raise _refused(name, value, ALLOWED) from None
+    return value if isinstance(value, (str, float, int)) else ""
+
+
 def _pool(name: str, value: object) -> tuple[int, int] | None:
     if value is not None and not (isinstance(value, tuple) and len(value) == 2 and all(isinstance(i, int) for i in value)):  # noqa: PLR2004 -- a pair
         raise _refused(name, value, "None or what torch.npu.graph_pool_handle() returns")
@@ -137,6 +147,7 @@ class Spec:
 SPECS: Final[Mapping[str, Spec]] = {
     "static_kernel_compile": Spec(_flag, default=False),
     "disable_static_kernel_compile_cache": Spec(_flag, default=False, only_with="static_kernel_compile"),
+    "static_kernel_wait": Spec(_wait, default="block", off="block", only_with="static_kernel_compile", about=ALLOWED),
     "force_eager": Spec(_flag, default=False),
     "force_recapture": Spec(_flag, default=False, needs=CAPTURE),
     "frozen_parameter": Spec(_flag, default=False, needs=CAPTURE),
@@ -184,6 +195,7 @@ class Options:
 
     static_kernel_compile: bool = False
     disable_static_kernel_compile_cache: bool = False
+    static_kernel_wait: str | float = "block"
     force_eager: bool = False
     force_recapture: bool = False
     frozen_parameter: bool = False
@@ -211,6 +223,11 @@ class Options:
     _vllm_aclnn_static_kernel_sym_index: int = 0
     _vllm_aclnn_static_kernel_sym_range: tuple[int, ...] | None = None
     given: frozenset[str] = frozenset()
+
+    @property
+    def wait(self) -> Wait:
+        """``static_kernel_wait``, read."""
+        return Wait.parse(self.static_kernel_wait)
 
     @property
     def symbol_index(self) -> int:

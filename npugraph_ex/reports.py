@@ -18,7 +18,7 @@ class GraphReport:
     """One graph, or one concrete shape of it: its outcome, what was submitted, and where its documented output tree is.
 
     ``submitted`` holds the record files by value. ``undescribed`` names the operators that ran and are in no record: (operator,
-    how often, why).
+    how often, why).  ``changed_at`` is the call at which a graph that did not wait changed to its kernels (the first is 1).
     """
 
     graph: str
@@ -26,6 +26,7 @@ class GraphReport:
     submitted: tuple[tuple[str, bytes], ...]
     outputs: Path | None
     undescribed: tuple[tuple[str, int, str], ...] = ()
+    changed_at: int | None = None
 
 
 _reports: list[GraphReport] = []

@@ -7,44 +7,45 @@ the caller gets that run's outputs and no exception of ours; and every way that 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from npgxd.client import Client, Outcome, current
-from npgxd.wire.messages import CompileOptions, ToolchainInfo
+from npgxd.client.client import DEADLINE_GRACE_S
+from npgxd.client.waiting import Wait, WaitMode, wait_of
+from npgxd.wire.messages import CompileOptions
 from npgxd.wire.soc import is_supported
 from npgxd.wire.states import ClientState, Reason
-from npugraph_ex import _notices, ranks, reports
-from npugraph_ex.engines import Engine, ReselectFailed
+from npugraph_ex import _notices, settling
+from npugraph_ex.late import LateKernels, answered
+from npugraph_ex.loading import LOADS
 from npugraph_ex.options import setting
 from npugraph_ex.outputs import Tree, guarded, open_tree
-from npugraph_ex.package_map import remember
 from npugraph_ex.recording.describe import Surroundings
-from npugraph_ex.recording.recorded import DumpSwitchHeld, GraphRun, Recorded
-from npugraph_ex.telling import ProgressTeller, tell
+from npugraph_ex.recording.recorded import DumpSwitchHeld, GraphRun
+from npugraph_ex.settling import Settled, made_outcome
+from npugraph_ex.telling import ProgressTeller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from npgxd.wire.messages import Welcome
+    from npugraph_ex.engines import Engine
     from npugraph_ex.options import Options
+    from npugraph_ex.program import Program
 
-logger = logging.getLogger("npugraph_ex")
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """What is known about a round at its end."""
-
-    label: str
-    outcome: Outcome
-    recorded: Recorded = field(default_factory=Recorded)
-    tree: Tree | None = None
+IN_BACKGROUND: Final = Outcome(
+    ClientState.QUEUED, Reason.IN_BACKGROUND, "the graph has dynamic kernels until its static ones are ready"
+)
 
 
 class StaticKernels:
@@ -55,6 +56,7 @@ class StaticKernels:
         name: str,
         engine: Engine,
         options: Options,
+        program: Program | None = None,
         *,
         build_dir: Path | None = None,
         connect: Callable[[], Client] | None = None,
@@ -66,6 +68,11 @@ class StaticKernels:
         self._connect = connect or current
         self._claimed: set[Hashable] = set()
         self._lock = threading.Lock()
+        self._late = LateKernels(engine, program)
+
+    def begin_call(self) -> bool:
+        """A call is about to run; True: other kernels than before are in use from it on, and what was captured is out of date."""
+        return self._late.begin_call()
 
     def claim(self, sizes: tuple[int, ...]) -> bool:
         """True for the one caller whose run of this shape is to be recorded; all others run as usual, without waiting."""
@@ -84,13 +91,18 @@ class StaticKernels:
         """
         label = self._name + (f"[{','.join(map(str, sizes))}]" if sizes else "")
         client = self._connect()
+        wait = wait_of(self._options.wait, os.environ)
+        began = time.monotonic()
         try:
-            surroundings, refusal = self._prepare(client, label)
+            surroundings, refusal = self._prepare(client, label, wait)
         except Exception as error:  # noqa: BLE001 -- the user's call must run whatever our side does
-            surroundings, refusal = Surroundings(), _failed(label, error)
+            surroundings, refusal = Surroundings(), settling.failed(label, error)
+        if wait.deadline_s is not None:  # the user's own run, which follows, does not count
+            wait = wait._replace(deadline_s=max(0.0, wait.deadline_s - (time.monotonic() - began)))
         if refusal is not None:
             outputs = run(())
-            self._finish(client, _Settled(label, refusal))
+            with _in_time(client, wait):
+                settling.finish(client, Settled(label, refusal))
             return outputs
         tree = self._open_tree()
         try:
@@ -103,14 +115,16 @@ class StaticKernels:
             if held.data.get("ours"):  # another thread is recording: this graph's turn is at its next call
                 self._release(client, label, sizes)
             else:
-                self._finish(client, _Settled(label, _without_round(Reason.DUMP_SWITCH_HELD, held)))
+                with _in_time(client, wait):
+                    settling.finish(client, Settled(label, _without_round(Reason.DUMP_SWITCH_HELD, held)))
             return outputs
         except BaseException:
             self._undo(tree)
             self._release(client, label, sizes)
             raise
         try:
-            self._settle(client, label, recorded, tree)
+            with _in_time(client, wait):
+                self._settle(client, Settled(label, IN_BACKGROUND, recorded, tree), wait)
         except BaseException:  # only what ends a wait from outside: Ctrl-C
             self._release(client, label, sizes)
             raise
@@ -118,25 +132,34 @@ class StaticKernels:
 
     # ---- before the run ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, client: Client, label: str) -> tuple[Surroundings, Outcome | None]:
+    def _prepare(self, client: Client, label: str, wait: Wait) -> tuple[Surroundings, Outcome | None]:
         """What records say of this process, and why there will be none, if so."""
-        soc = self._engine.soc()
+        hello = partial(self._hello, client, label, self._engine.soc())
+        nothing: tuple[Welcome | None, Outcome | None] = None, None
+        if wait.mode is WaitMode.BACKGROUND:
+            welcome, refusal = answered(hello, nothing)
+        else:
+            with client.within(math.inf if wait.deadline_s is None else wait.deadline_s):
+                welcome, refusal = hello()
+        toolchain = welcome.toolchain if welcome else None
+        return Surroundings(
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            cann_version=toolchain.cann_version if toolchain else "",
+            cores=toolchain.cores if toolchain else None,
+        ), refusal
+
+    def _hello(self, client: Client, label: str, soc: str) -> tuple[Welcome | None, Outcome | None]:
+        """The daemon's welcome; or why this process cannot have static kernels. Else the daemon knows that the graph is recorded."""
         if soc:
             client.identify(soc=soc)
         welcome = client.welcome()
-        toolchain = welcome.toolchain if welcome else None
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        surroundings = Surroundings(
-            deterministic=deterministic,
-            cann_version=toolchain.cann_version if toolchain else "",
-            cores=toolchain.cores if toolchain else None,
-        )
         soc = soc or os.environ.get("NPGXD_SOC", "") or _soc_of(welcome)
         if soc and not is_supported(soc):
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
-            return surroundings, _outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
+            toolchain = welcome.toolchain if welcome else None
+            return welcome, made_outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
         client.recording(label)
-        return surroundings, None
+        return welcome, None
 
     def _open_tree(self) -> Tree | None:
         try:
@@ -168,19 +191,29 @@ class StaticKernels:
         """This run came to nothing; the shape's next one is recorded. The daemon need not wait for it."""
         with self._lock:
             self._claimed.discard(sizes)
-        _report(client, ClientState.CONNECTED, "", label)
+        settling.report(client, ClientState.CONNECTED, "", label)
 
     # ---- after the run -----------------------------------------------------------------------------------------------
 
-    def _settle(self, client: Client, label: str, recorded: Recorded, tree: Tree | None) -> None:
+    def _settle(self, client: Client, settled: Settled, wait: Wait) -> None:
         """The round, from records to reselect. The user's outputs exist already: nothing may raise here."""
         try:
-            outcome = self._round(client, label, recorded, tree)
+            refusal = self._write(settled)
+            if refusal is None and wait.mode is WaitMode.BACKGROUND:
+                self._late.follow(client, settled, options=_compile_options(self._options), recompile=self._recompile)
+                return
+            outcome = refusal or self._round(client, settled, wait)
         except Exception as error:  # noqa: BLE001 -- the user's outputs exist already
-            outcome = _failed(label, error)
-        self._finish(client, _Settled(label, outcome, recorded, tree))
+            outcome = settling.failed(settled.label, error)
+        settling.finish(client, replace(settled, outcome=outcome))
 
-    def _round(self, client: Client, label: str, recorded: Recorded, tree: Tree | None) -> Outcome:
+    @property
+    def _recompile(self) -> bool:
+        return self._options.disable_static_kernel_compile_cache
+
+    def _write(self, settled: Settled) -> Outcome | None:
+        """The documented folders of this run; or why there is nothing to submit."""
+        recorded, tree = settled.recorded, settled.tree
         if recorded.problem is not None:
             return _without_round(Reason.DUMP_SWITCH_HELD, recorded.problem)
         selected = recorded.selected()
@@ -188,72 +221,30 @@ class StaticKernels:
             guarded("the operator records", lambda: tree.write_dump(recorded))
             guarded("the selected records", lambda: tree.write_selected(selected))
         if not selected:
-            return _outcome(
+            return made_outcome(
                 ClientState.DISABLED, Reason.NOTHING_TO_COMPILE, "the graph launches no operator that can be compiled"
             )
+        return None
+
+    def _round(self, client: Client, settled: Settled, wait: Wait) -> Outcome:
+        selected = settled.recorded.selected()
         outcome = client.static_kernels(
             selected,
-            graph=label,
+            graph=settled.label,
             options=_compile_options(self._options),
-            recompile=self._options.disable_static_kernel_compile_cache,
-            on_progress=ProgressTeller(label),
+            recompile=self._recompile,
+            deadline_s=wait.deadline_s,
+            on_progress=ProgressTeller(settled.label),
         )
-        if tree is not None and ranks.local_rank() == 0:
-            self._keep(client, outcome, tree, selected)
-        return self._reselect(outcome)
-
-    def _reselect(self, outcome: Outcome) -> Outcome:
-        if outcome.view is None and outcome.root is None:
-            return outcome
-        try:
-            logger.debug("npugraph_ex: %s", self._engine.reselect(outcome.view))
-        except ReselectFailed as error:
-            return replace(
-                outcome, state=ClientState.DEGRADED, reason=Reason.RESELECT_FAILED, detail=error.message, hint=error.hint
-            )
-        return outcome
-
-    def _keep(self, client: Client, outcome: Outcome, tree: Tree, selected: tuple[tuple[str, bytes], ...]) -> None:
-        """What only local rank 0's tree holds."""
-
-        def keep() -> None:
-            several = (ranks.local_world_size() or 1) > 1 or outcome.gathered > outcome.unique
-            if outcome.round and several and (gathered := client.gathered(outcome.round)):
-                tree.write_gathered(gathered)
-            kept = tree.keep_packages(outcome.packages)
-            if kept and outcome.toolchain is not None:
-                remember(
-                    tree,
-                    cann_version=outcome.toolchain.cann_version,
-                    device=outcome.toolchain.soc,
-                    records=selected,
-                    packages=kept,
-                )
-
-        guarded("the run packages", keep)
-
-    def _finish(self, client: Client, settled: _Settled) -> None:
-        """One report, one line, and the daemon knows what it could not know itself."""
-        outcome = settled.outcome
-        reports.add(
-            reports.GraphReport(
-                graph=settled.label,
-                outcome=outcome,
-                submitted=settled.recorded.selected() if outcome.records else (),
-                outputs=settled.tree.directory if settled.tree else None,
-                undescribed=settled.recorded.undescribed,
-            )
-        )
-        if not outcome.round or outcome.reason is Reason.RESELECT_FAILED:
-            _report(client, outcome.state, outcome.reason, settled.label, outcome.detail)
-        tell(settled.label, outcome, len(settled.recorded.undescribed))
+        settling.keep(client, outcome, settled.tree, selected)
+        return settling.load(outcome, LOADS.add(outcome), self._engine)
 
 
-def _report(client: Client, state: ClientState, reason: Reason | str, label: str, detail: str = "") -> None:
-    try:
-        client.report(state, reason, detail=detail, graph=label)
-    except Exception as error:  # noqa: BLE001 -- the user's run has its own end
-        _failed(label, error)
+def _in_time(client: Client, wait: Wait) -> AbstractContextManager[None]:
+    """For what this thread says to the daemon after the graph's run: as long as the user waits, and a moment more."""
+    if wait.mode is WaitMode.BLOCK:
+        return client.within(math.inf)
+    return client.within((wait.deadline_s or 0.0) + DEADLINE_GRACE_S)
 
 
 def _soc_of(welcome: Welcome | None) -> str:
@@ -268,19 +259,4 @@ def _compile_options(options: Options) -> CompileOptions:
 
 
 def _without_round(reason: Reason, held: DumpSwitchHeld) -> Outcome:
-    return _outcome(ClientState.DEGRADED, reason, held.message, held.hint)
-
-
-def _failed(label: str, error: Exception) -> Outcome:
-    """Something of ours broke; the model does not."""
-    logger.debug("npugraph_ex: graph %s", label, exc_info=error)
-    detail = f"{type(error).__name__}: {error}"
-    return _outcome(ClientState.DEGRADED, Reason.RECORDING_FAILED, detail, "Log npugraph_ex at debug level to see where")
-
-
-def _outcome(
-    state: ClientState, reason: Reason, detail: str, hint: str = "", *, toolchain: ToolchainInfo | None = None
-) -> Outcome:
-    """An outcome that no round led to."""
-    simulated = bool(toolchain and toolchain.simulated)
-    return Outcome(state, reason, detail=detail, hint=hint, simulated=simulated, toolchain=toolchain)
+    return made_outcome(ClientState.DEGRADED, reason, held.message, held.hint)

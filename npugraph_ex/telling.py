@@ -42,9 +42,10 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def tell(label: str, outcome: Outcome, undescribed: int) -> None:
+def tell(label: str, outcome: Outcome, undescribed: int, changed_at: int | None = None) -> None:
     """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level."""
-    line = f"graph {label}: static kernels {summary(outcome, undescribed)}"
+    since = f", in use since call {changed_at}" if changed_at is not None else ""
+    line = f"graph {label}: static kernels {summary(outcome, undescribed)}{since}"
     if ranks.local_rank() != 0:
         logger.debug("npugraph_ex: %s", line)
         return

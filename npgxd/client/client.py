@@ -216,7 +216,7 @@ class Client(ArtifactClient):
         """Say which SoC this process runs on and how many cores it may use, as the runtime tells; before the first request."""
         if (soc or self._soc, cores or self._cores) != (self._soc, self._cores):
             self._soc, self._cores, self._identity = soc or self._soc, cores or self._cores, None
-            self._session.close()  # the next hello says so
+            self.close()  # the next hello says so
 
     def welcome(self) -> Welcome | None:
         """The daemon's welcome (its toolchain, its store); connects if needed. None: no daemon, or not for us."""
@@ -228,7 +228,7 @@ class Client(ArtifactClient):
 
     def close(self) -> None:
         """Close the connection, at once. Leases stay, for they are the process's; the next request connects again."""
-        with suppress(zmq.ZMQError):
+        with suppress(zmq.ZMQError, NoTime):
             self._session.close()
 
     def _identify(self) -> ToolchainIdentity:

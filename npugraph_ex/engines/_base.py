@@ -30,6 +30,10 @@ class Runner(Protocol):
         """The graph's outputs. ``inputs`` is emptied. With ``observers`` it runs node by node, never captured or replayed."""
         ...
 
+    def renew(self) -> None:
+        """New kernels were loaded: drop what was captured, so that the next run captures with them. Waits for no other rank."""
+        ...
+
 
 class Engine(Protocol):
     """A kind of device."""

@@ -31,6 +31,9 @@ class EagerRunner:
             return run_observed(self._program.module(), inputs, observers)
         return self._program.run(inputs)
 
+    def renew(self) -> None:
+        """Nothing is captured here: each call looks its kernels up."""
+
 
 @dataclass(frozen=True, slots=True)
 class EagerEngine:

@@ -37,7 +37,7 @@ _OPERANDS: Final = frozenset(
 )
 """Arguments that are operands, also where they are given as numbers."""
 
-_COMMUNICATION: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional"})
+COMMUNICATION: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional"})
 """Operators of torch.distributed: HCCL runs them, op_compiler has nothing to do with them."""
 
 
@@ -193,7 +193,7 @@ class Describer:
             self._undescribed[str(target), f"{type(error).__name__}: {error}"] += 1
 
     def _describe(self, target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        if target.namespace in _COMMUNICATION:
+        if target.namespace in COMMUNICATION:
             return
         if target.namespace not in {"aten", "prims"}:
             raise tensors.Undescribable(f"an operator of {target.namespace!r}, not of torch")

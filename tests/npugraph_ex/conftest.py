@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,9 @@ class FakeClient:
     toolchain: ToolchainInfo | None = TOOLCHAIN
     told: list[tuple[str, Any]] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
+
+    def within(self, seconds: float) -> nullcontext[None]:
+        return nullcontext()
 
     def welcome(self) -> Welcome | None:
         if self.toolchain is None:

@@ -11,6 +11,7 @@ from npugraph_ex.options import SPECS, OptionError, Options, read_options, unmet
 GOOD = {
     "static_kernel_compile": [True, False],
     "disable_static_kernel_compile_cache": [True, False],
+    "static_kernel_wait": ["block", "background", 0, 30, 2.5, "12"],
     "force_eager": [True, False],
     "force_recapture": [True],
     "frozen_parameter": [True, False],
@@ -40,6 +41,7 @@ GOOD = {
 }
 BAD = {
     "static_kernel_compile": [1, "True", None],
+    "static_kernel_wait": [None, True, -1, "soon", float("inf"), float("nan"), [1]],
     "capture_limit": [0, -1, 2**63, True, 1.0, "64"],
     "use_graph_pool": [1, (1,), ("a", "b")],
     "capture_error_mode": ["globals", None, 1],
