@@ -11,6 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.utils._device
+from torch.utils import _device, deterministic
 
 import npgxd
 
@@ -22,8 +24,6 @@ SCHEMA: Final = 1
 
 
 _BACKENDS: Final[Any] = torch.backends
-_FILL: Final[Any] = torch.utils.deterministic
-_DEFAULT_DEVICE: Final[Any] = torch.utils._device  # noqa: SLF001 -- torch.get_default_device() makes a tensor to answer
 
 
 def _autocast(device: str) -> Callable[[], str]:
@@ -34,7 +34,8 @@ def _autocast(device: str) -> Callable[[], str]:
 
 
 def _default_device() -> str:
-    device = _DEFAULT_DEVICE.CURRENT_DEVICE
+    """Asked of torch's own variable: ``torch.get_default_device()`` makes a tensor to answer."""
+    device = _device.CURRENT_DEVICE
     return "" if device is None else str(device)
 
 
@@ -49,7 +50,7 @@ def _sdp() -> int:
 _ALWAYS: Final[Mapping[str, Callable[[], Any]]] = {
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
     "deterministic algorithms only warn": torch.is_deterministic_algorithms_warn_only_enabled,
-    "deterministic fill of new memory": lambda: _FILL.fill_uninitialized_memory,
+    "deterministic fill of new memory": lambda: deterministic.fill_uninitialized_memory,
     "default dtype": lambda: str(torch.get_default_dtype()),
     "default device": _default_device,
     "autocast on cpu": _autocast("cpu"),
