@@ -9,7 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from npugraph_ex import reports
 from npugraph_ex.compiling import compile_graph
-from npugraph_ex.options import SPECS, OptionError, read_options
+from npugraph_ex.options import SPECS, OptionError, Options, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +32,23 @@ def npugraph_ex(
             f"torch.compile({next(iter(others))}=...) is not supported by npugraph_ex",
             hint="Give options={...} with any of: " + ", ".join(name for name in SPECS if not name.startswith("_")),
         )
-    checked = read_options(options)
+    return compile_for_dynamo(gm, example_inputs, options=read_options(options), decompositions={})
+
+
+def compile_for_dynamo(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Options,
+    decompositions: Mapping[Any, Callable[..., Any]],
+) -> Callable[..., Any]:
+    """The same for options that were checked already; ``decompositions`` are used beside AOT autograd's own."""
     number = str(reports.next_number())
     compiler = aot_autograd(
-        fw_compiler=partial(compile_graph, options=checked, name=f"{number}.forward"),
-        bw_compiler=partial(compile_graph, options=checked, name=f"{number}.backward"),
-        inference_compiler=partial(compile_graph, options=checked, name=number),
+        fw_compiler=partial(compile_graph, options=options, name=f"{number}.forward"),
+        bw_compiler=partial(compile_graph, options=options, name=f"{number}.backward"),
+        inference_compiler=partial(compile_graph, options=options, name=number),
+        decompositions=dict(decompositions) or None,
         keep_inference_input_mutations=True,
     )
     compiled: Callable[..., Any] = compiler(gm, example_inputs)

@@ -26,7 +26,8 @@ class Guarded:
 
     ``source`` is a Python expression over ``L`` (the call's arguments by name, ``L['self']`` among them) and ``G`` (the function's
     globals), or "" for state of the process. ``kind`` is Dynamo's name of the guard (``EQUALS_MATCH``, ``TENSOR_MATCH``, ...) and
-    ``kinds`` the names of what it was turned into. ``value`` is the object that ``source`` gave, if ``has_value``.
+    ``kinds`` the names of what it was turned into. ``value`` is the object that ``source`` gave, if ``has_value``. ``detail`` is what
+    the guard was told beyond its source, by parameter name (``attr``, ``key``); another source stands there as its expression.
     """
 
     source: str
@@ -36,6 +37,7 @@ class Guarded:
     value: Any
     is_global: bool
     code: tuple[str, ...]
+    detail: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

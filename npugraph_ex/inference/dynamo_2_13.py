@@ -12,6 +12,7 @@ inputs, which the inner graph of AOT autograd alone does not.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config, convert_frame, exc
 from torch._dynamo.hooks import Hooks
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
-from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._guards import Source, TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from npugraph_ex.inference.capture import Capture, GraphInput, Guarded
@@ -135,7 +136,17 @@ def _guarded(entry: GuardFilterEntry) -> Guarded:
         value=entry.value if entry.has_value else None,
         is_global=entry.is_global,
         code=tuple(dict.fromkeys(guard.code_list or ())),
+        detail=_detail(guard),
     )
+
+
+def _detail(guard: Guard) -> dict[str, Any]:
+    """The arguments that a guard's maker was bound to, other sources as their expressions."""
+    if not isinstance(guard.create_fn, functools.partial):
+        return {}
+    names = list(inspect.signature(guard.create_fn.func).parameters)[2:]  # after the builder and the guard
+    given = dict(zip(names, guard.create_fn.args, strict=False)) | guard.create_fn.keywords
+    return {name: value.name if isinstance(value, Source) else value for name, value in given.items()}
 
 
 def _scope(function: FunctionType, instance: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""A graph as source text: how it is written down, run, and made a graph of nodes again.
+
+Promise: ``written`` refuses what another process could not run just as it is; the text is the same in every process for the same
+graph; ``StoredGraph`` runs exactly that text, and builds nodes from it only if somebody needs to see them one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.utils._pytree
+from torch import fx
+
+from npugraph_ex.inference.cacheable import NotCacheable, Why
+from npugraph_ex.inference.container import EntryDamaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_HEAD: Final = re.compile(r"\s*def forward\(self(?P<inputs>[^()]*)\):\n")
+_MODULES: Final = {"math": math, "operator": operator, "_operator": operator, "torch": torch}
+"""Where functions that are no operators may come from: arithmetic on sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphText:
+    """The source of ``forward(self, inputs...)``, the functions that it calls by name, and the tensors that it reads from ``self``."""
+
+    source: str
+    functions: Mapping[str, str]
+    tensors: Mapping[str, torch.Tensor]
+
+
+def written(module: fx.GraphModule) -> GraphText:
+    """Write ``module`` down. Raises NotCacheable where it holds more than operators, sizes and plain tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            tensors[str(node.target)] = _tensor(module, str(node.target))
+        elif node.op == "call_function":
+            _check_target(node)
+        elif node.op not in {"placeholder", "output"}:
+            raise NotCacheable(f"the graph calls {node.op} {node.target}", why=Why.PROCESS_LOCAL)
+    module.graph.set_codegen(fx.graph.CodeGen())
+    code = module.graph.python_code("self")
+    functions = {name: _path(value) for name, value in code.globals.items() if name not in _NAMES}
+    return GraphText(code.src.strip() + "\n", functions, tensors)
+
+
+class _Tracer(fx.Tracer):
+    """Constants stay constants: an operator on one is a node, not a value that every run shares."""
+
+    proxy_buffer_attributes = True
+
+
+class StoredGraph:
+    """A graph that was read back."""
+
+    def __init__(self, text: GraphText) -> None:
+        self._text = text
+        self._root = torch.nn.Module()
+        for name, tensor in text.tensors.items():
+            self._root.register_buffer(name, tensor, persistent=False)
+        head = _HEAD.match(text.source)
+        if head is None:
+            raise EntryDamaged("the entry's graph is not a forward function")
+        names = [name.strip() for name in head["inputs"].split(",") if name.strip()]
+        taken = f"    [{', '.join(names)}] = inputs\n" if names else ""
+        self._forward = self._function(f"def forward(self, inputs):\n{taken}    inputs.clear()\n{text.source[head.end() :]}")
+
+    def run(self, inputs: list[Any]) -> object:
+        """The graph's outputs; ``inputs`` is emptied, so that each is freed as soon as the graph needs it no more."""
+        return self._forward(self._root, inputs)
+
+    def module(self) -> fx.GraphModule:
+        """The same graph as nodes."""
+        root = type("StoredGraph", (torch.nn.Module,), {"forward": self._function(self._text.source)})()
+        for name, tensor in self._text.tensors.items():
+            root.register_buffer(name, tensor, persistent=False)
+        return fx.GraphModule(root, _Tracer(autowrap_functions=tuple(self._functions().values())).trace(root))
+
+    def _function(self, source: str) -> Callable[..., object]:
+        space = {**_NAMES, **self._functions()}
+        exec(compile(source, "<npugraph_ex entry>", "exec"), space)  # noqa: S102 -- an entry is code: see inference/files.py
+        made: Callable[..., object] = space["forward"]
+        return made
+
+    def _functions(self) -> dict[str, Any]:
+        return {name: _found(path) for name, path in self._text.functions.items()}
+
+
+_NAMES: Final[Mapping[str, Any]] = {
+    "torch": torch,
+    "device": torch.device,
+    "inf": math.inf,
+    "nan": math.nan,
+    "NoneType": type(None),
+    "fx_pytree": fx._pytree,  # noqa: SLF001 -- a name that torch.fx gives every graph
+    "pytree": torch.utils._pytree,  # noqa: SLF001 -- the same
+}
+
+
+def _tensor(module: fx.GraphModule, name: str) -> torch.Tensor:
+    value: object = getattr(module, name, None)
+    known = isinstance(value, torch.Tensor) and type(value) in {torch.Tensor, torch.nn.Parameter}
+    if not isinstance(value, torch.Tensor) or not known or value.layout is not torch.strided or value.is_meta:
+        raise NotCacheable(
+            f"the graph holds {name}, a {type(value).__name__} that cannot be written down", why=Why.UNSERIALISABLE
+        )
+    return value
+
+
+def _check_target(node: fx.Node) -> None:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001 -- it has no public name
+        return
+    if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001
+        raise NotCacheable(f"the graph calls {target}, which holds what only this process has", why=Why.PROCESS_LOCAL)
+    _path(target)
+
+
+def _path(value: Any) -> str:
+    module, name = getattr(value, "__module__", None) or "torch", getattr(value, "__name__", "")
+    for base in (module, "torch"):
+        if base in _MODULES and name and getattr(_MODULES[base], name, None) is value:
+            return f"{base}:{name}"
+    raise NotCacheable(f"the graph calls {value!r}, which another process may not have", why=Why.PROCESS_LOCAL)
+
+
+def _found(path: str) -> Any:
+    base, _, name = path.partition(":")
+    if base not in _MODULES or not hasattr(_MODULES[base], name):
+        raise EntryDamaged(f"the entry's graph calls {path}, which is not among the functions that a graph may call")
+    return getattr(_MODULES[base], name)
