@@ -238,15 +238,15 @@ class SharedRoot:
             self._disk.remove_tree(staged)
 
     def _own(self) -> None:
-        """Our lock; with it goes what a crash of ours left half-made, and what it left done is on the disk before anything builds on it."""
-        if self._lock.take():
-            config = self._total.path.parent
-            for place in (self.real, self._ai_core, config):
-                for left in place.glob(f"{TEMPORARY_PREFIX}*"):
-                    self._disk.remove_tree(left)
-            for place in (config, config.parent, self._ai_core, self._ai_core.parent, self.real):
-                if place.is_dir() and os.access(place, os.R_OK):
-                    self._disk.fsync_directory(place)
+        """Our lock; under it goes what an act of ours left half-made, and what a life before left done is forced to the disk."""
+        fresh = self._lock.take()
+        config = self._total.path.parent
+        for place in (self.real, self._ai_core, config):
+            for left in place.glob(f"{TEMPORARY_PREFIX}*"):
+                self._disk.remove_tree(left)
+        for place in (config, config.parent, self._ai_core, self._ai_core.parent, self.real) if fresh else ():
+            if place.is_dir() and os.access(place, os.R_OK):
+                self._disk.fsync_directory(place)
 
     def _begin(self) -> None:
         """A root that is not the one of before: nothing that was known of it holds."""
