@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npgxd.daemon.config import SECTIONS, load
+from npgxd.config import SECTIONS, load
 from npgxd.wire import admin
 from npgxd.wire.parsing import REPLIES, REQUESTS
 

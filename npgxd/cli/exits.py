@@ -74,3 +74,7 @@ STATUS_TABLE = """exit codes:
   69  no daemon answers
   76  the daemon answered what this npgxctl does not understand
 The first of 7, 3, 4, 5, 6 that applies is given."""
+CONFIG_TABLE = """exit codes:
+  0   the configuration is good
+  64  wrong usage
+  78  it is not; what is wrong, and where, is said on stderr"""

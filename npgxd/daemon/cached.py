@@ -10,7 +10,7 @@ from npgxd.errors import StoreError
 from npgxd.wire import limits
 
 if TYPE_CHECKING:
-    from npgxd.daemon.config import CacheSection
+    from npgxd.config import CacheSection
     from npgxd.daemon.lookups import Lookups
     from npgxd.daemon.stores import Stores
     from npgxd.store.artifact_memory import Note, Verdict

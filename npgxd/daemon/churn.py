@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from npgxd.daemon.config import LimitsSection
+    from npgxd.config import LimitsSection
     from npgxd.daemon.sessions import Session
     from npgxd.toolchain.record import Record
 

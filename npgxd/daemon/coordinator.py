@@ -28,7 +28,7 @@ from npgxd.wire.states import KeyOutcome, Reason, RoundState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npgxd.daemon.config import Config
+    from npgxd.config import Config
     from npgxd.daemon.groups import Group
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.placing import Placed

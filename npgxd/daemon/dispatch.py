@@ -34,7 +34,7 @@ from npgxd.wire.states import KeyOutcome, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npgxd.daemon.config import Config
+    from npgxd.config import Config
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.housekeeping import Housekeeping
     from npgxd.daemon.keyer import Keyer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from npgxd.daemon.config import GroupSection
+    from npgxd.config import GroupSection
 
 
 @dataclass(frozen=True, slots=True)

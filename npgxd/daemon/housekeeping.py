@@ -20,7 +20,7 @@ from npgxd.oplib.sweeping import Step
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from npgxd.daemon.config import StoreSection
+    from npgxd.config import StoreSection
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.stores import Stores

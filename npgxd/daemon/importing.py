@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npgxd.compile import Job, JobSpec
-    from npgxd.daemon.config import Config
+    from npgxd.config import Config
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.dispatch import Dispatcher
     from npgxd.daemon.flights import Need

@@ -27,7 +27,7 @@ from npgxd.wire.states import ArtifactState
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from npgxd.daemon.config import CacheSection
+    from npgxd.config import CacheSection
     from npgxd.daemon.sessions import Session
     from npgxd.daemon.stores import Stores
     from npgxd.store.artifact_rows import ArtifactRow

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
-from npgxd.daemon.config import Config, load
+from npgxd.config import Config, load
 from npgxd.daemon.notify import notify
 from npgxd.errors import NpgxError
 from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory

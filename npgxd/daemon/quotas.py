@@ -15,7 +15,7 @@ from npgxd.daemon.refusals import Refused
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from npgxd.daemon.config import LimitsSection
+    from npgxd.config import LimitsSection
 
 MB: Final = 1_000_000
 _SHOWN: Final = 50

@@ -10,7 +10,7 @@ from npgxd.daemon.refusals import Refused
 from npgxd.daemon.uploads import TooMuch
 
 if TYPE_CHECKING:
-    from npgxd.daemon.config import CacheSection
+    from npgxd.config import CacheSection
     from npgxd.daemon.stores import Stores
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from npgxd.wire.states import Reason, Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npgxd.daemon.config import LibrarySection
+    from npgxd.config import LibrarySection
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores

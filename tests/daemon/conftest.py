@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from npgxd.config import load
 from npgxd.daemon.acts import Acts
-from npgxd.daemon.config import load
 from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.handlers import Handlers

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from npgxd.config import LimitsSection
 from npgxd.daemon.churn import MAX_CALLS, MAX_VALUES, Changing, Churn, Process
-from npgxd.daemon.config import LimitsSection
 from npgxd.toolchain.record import Record, parse_record
 from npgxd.wire.states import ClientState, KeyOutcome, Reason
 from tools.cann_sim import records

@@ -8,7 +8,7 @@ import secrets
 
 import pytest
 
-from npgxd.daemon.config import LimitsSection
+from npgxd.config import LimitsSection
 from npgxd.daemon.quotas import MB, Quotas
 from npgxd.daemon.refusals import Refused
 from npgxd.wire.admin import PinKernels

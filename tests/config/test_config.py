@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from npgxd.daemon.config import load
+from npgxd.config import load
 from npgxd.errors import ConfigError
 
 

@@ -1,0 +1,35 @@
+"""The configuration of the daemon, as it reads it and as ``npgxctl config`` shows it.
+
+Promise: a value is what its key allows, or the error names the file or the variable that sets it, and what is allowed; nothing
+that is written down is ignored; and every value can say where it is written.
+"""
+
+from npgxd.config._config import SYSTEM_STATE, Config, load
+from npgxd.config._layers import SYSTEM_CONFIG
+from npgxd.config._sections import (
+    SECTIONS,
+    CacheSection,
+    CompileSection,
+    DaemonSection,
+    GroupSection,
+    LibrarySection,
+    LimitsSection,
+    StoreSection,
+    ToolchainSection,
+)
+
+__all__ = [
+    "SECTIONS",
+    "SYSTEM_CONFIG",
+    "SYSTEM_STATE",
+    "CacheSection",
+    "CompileSection",
+    "Config",
+    "DaemonSection",
+    "GroupSection",
+    "LibrarySection",
+    "LimitsSection",
+    "StoreSection",
+    "ToolchainSection",
+    "load",
+]
