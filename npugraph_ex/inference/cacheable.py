@@ -7,6 +7,7 @@ function itself still runs, compiled as usual.
 from __future__ import annotations
 
 import dis
+import re
 from enum import StrEnum
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -96,15 +97,14 @@ def _asks(value: Any, depth: int) -> bool:
 
 # ---- state that the trace reads and writes ------------------------------------------------------------------------------------
 
-_VALUES: Final = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH", "SEQUENCE_LENGTH", "DICT_KEYS_MATCH"})
-_CONTAINERS: Final = frozenset({"SEQUENCE_LENGTH", "DICT_KEYS_MATCH"})
+_VALUES: Final = frozenset({"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH"})
 
 
 def _changes_constant(capture: Capture) -> None:
     written = _written_attributes(capture.bytecode)
     for guard in capture.guards:
-        base, _, name = guard.source.rpartition(".")
-        if guard.kind in _VALUES - _CONTAINERS and base and name in written:
+        name = guard.source.rpartition(".")[2].removeprefix("G['").removesuffix("']")
+        if guard.kind in _VALUES and name in written:
             raise NotCacheable(
                 f"the call reads {_short(guard.source)} as a constant and changes it, so that no two calls are alike",
                 hint="Keep it in a tensor, or pass it as an argument",
@@ -123,7 +123,8 @@ def _written_attributes(code: CodeType) -> frozenset[str]:
 
 
 def _short(source: str) -> str:
-    return source.replace("L['self']", "self")
+    """``self.n`` for Dynamo's ``L['self'].n``."""
+    return re.sub(r"\b[LG]\['(\w+)'\]", r"\1", source)
 
 
 # ---- what the aten graph does -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from npugraph_ex.inference.calls_source import CHECK, Bound, bound_constants
 from npugraph_ex.inference.facts_settings import settings_of
 from npugraph_ex.inference.facts_tensors import storage_format
 from npugraph_ex.inference.facts_values import Unencodable, encode
-from npugraph_ex.inference.fit import Misfits
+from npugraph_ex.inference.fit import Misfits, contains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,10 +77,15 @@ class CallCheck:
             except Unencodable:
                 return True
 
+        def holds_otherwise(number: int, value: Any) -> bool:
+            key, was = data[number]
+            return contains(value, key) is not was
+
         bound = Bound(
             function=function,
             differs=differs,
             keys_differ=keys_differ,
+            holds_otherwise=holds_otherwise,
             settings=_settings(facts),
             storages=_storages,
             format=storage_format,

@@ -48,7 +48,7 @@ _PHRASES: Final = {
     "keys": "[*{value}] != {known}",
     "has": "hasattr({value}, {name}) is not {was}",
     "absent": "{data} in {value}.__dict__",
-    "contains": "({name} in {value}) is not {was}",
+    "contains": "{lacks}({number}, {value})",
     "empty": "{value}",
     "some": "{value} is None",
 }
@@ -62,6 +62,7 @@ class Bound:
     function: FunctionType
     differs: Callable[[int, object], bool]
     keys_differ: Callable[[int, Any], bool]
+    holds_otherwise: Callable[[int, Any], bool]
     settings: Callable[[], bool]
     storages: Callable[[tuple[Any, ...]], list[int]]
     format: Callable[[torch.Tensor], int | None]
@@ -176,6 +177,8 @@ class _Writer:
                 yield self._equal(number, fact)
             case "tensor":
                 yield self._tensor(number, self._value(fact.node), TensorFact.parse(data))
+            case "contains" if isinstance(data[0], str):
+                yield f"({data[0]!r} in {self._value(fact.node)}) is not {bool(data[1])}"
             case "keys" if not _texts(data):
                 yield f"{own}keys_differ({number}, {self._value(fact.node)})"
             case "same":
@@ -190,7 +193,9 @@ class _Writer:
         return _PHRASES[fact.kind].format(
             value=value,
             data=repr(fact.data),
-            name=_literal(name) if fact.kind == "contains" else repr(name),
+            name=repr(name),
+            lacks=f"{own}holds_otherwise",
+            number=number,
             was=bool(was),
             type=f"{own}t{fact.data}",
             known=f"{own}k{own}{number}",
@@ -310,6 +315,7 @@ def bound_constants(facts: Facts, values: Sequence[Any], bound: Bound) -> dict[s
         f"{own}cells": dict(zip(code.co_freevars, bound.function.__closure__ or (), strict=True)),
         f"{own}differs": bound.differs,
         f"{own}keys_differ": bound.keys_differ,
+        f"{own}holds_otherwise": bound.holds_otherwise,
         f"{own}settings": bound.settings,
         f"{own}storages": bound.storages,
         f"{own}format": bound.format,

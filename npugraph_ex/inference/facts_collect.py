@@ -114,7 +114,7 @@ class _Writer:
             place = spoken(self._paths.nodes, draft.node, self._module, self._own)
             raise NotCacheable(f"the trace read {place}, and {error}", why=Why.UNSERIALISABLE, place=place) from None
 
-    def _data(self, draft: Draft, value: Any, sizes: _Sizes) -> Any:
+    def _data(self, draft: Draft, value: Any, sizes: _Sizes) -> Any:  # noqa: PLR0911 -- one case a kind
         match draft.kind:
             case "value":
                 self._class_of(value)
@@ -127,7 +127,10 @@ class _Writer:
                 return len(value) if draft.kind == "len" else [encode(key) for key in value]
             case "has":
                 return [draft.detail, hasattr(value, draft.detail)]
-        return list(draft.detail) if isinstance(draft.detail, tuple) else draft.detail
+            case "contains":
+                key, there = draft.detail
+                return [encode(key), there]
+        return draft.detail
 
     def _class_of(self, kind: Any) -> int:
         if not isinstance(kind, type):

@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-import torch.utils._device
 from torch.utils import _device, deterministic
 
 import npgxd
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 """Of what the facts mean; a change of it makes every older entry a miss."""
 
-
 _BACKENDS: Final[Any] = torch.backends
+_DETERMINISTIC: Final[Any] = deterministic
 
 
 def _autocast(device: str) -> Callable[[], str]:
@@ -50,7 +49,7 @@ def _sdp() -> int:
 _ALWAYS: Final[Mapping[str, Callable[[], Any]]] = {
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
     "deterministic algorithms only warn": torch.is_deterministic_algorithms_warn_only_enabled,
-    "deterministic fill of new memory": lambda: deterministic.fill_uninitialized_memory,
+    "deterministic fill of new memory": lambda: _DETERMINISTIC.fill_uninitialized_memory,
     "default dtype": lambda: str(torch.get_default_dtype()),
     "default device": _default_device,
     "autocast on cpu": _autocast("cpu"),

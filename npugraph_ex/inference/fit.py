@@ -6,7 +6,6 @@ slow check, for the first call of a loaded entry and for the reason of a later m
 
 from __future__ import annotations
 
-import ast
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,7 +245,21 @@ def _absent(data: Any, value: Any) -> str:
 
 def _contains(data: Any, value: Any) -> str:
     key, was = data
-    return "" if (ast.literal_eval(key) in value) == was else f"{'lacks' if was else 'now has'} {key}"
+    return "" if contains(value, key) == was else f"{'lacks' if was else 'now has'} {told(key)}"
+
+
+def contains(container: Any, key: Any) -> bool:
+    """Whether a dictionary or a set has the key that ``encode`` gave ``key`` for."""
+    if isinstance(key, str):
+        return key in container
+    return any(_encodes_to(item, key) for item in container)
+
+
+def _encodes_to(value: Any, encoded: Any) -> bool:
+    try:
+        return bool(_as_lists(encode(value)) == encoded)
+    except Unencodable:
+        return False
 
 
 def _empty(_data: Any, value: Any) -> str:
