@@ -23,7 +23,7 @@ class Command:
 
 def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
-    from npgxd.cli import cache, config, ending, gc, import_, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
+    from npgxd.cli import cache, config, ending, gc, import_, install_units, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
 
     return (
         status.COMMAND,
@@ -35,6 +35,7 @@ def all_commands() -> tuple[Command, ...]:
         pin.PINS,
         import_.COMMAND,
         config.COMMAND,
+        install_units.COMMAND,
         ending.DRAIN,
         ending.SHUTDOWN,
     )

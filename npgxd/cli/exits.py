@@ -78,3 +78,8 @@ CONFIG_TABLE = """exit codes:
   0   the configuration is good
   64  wrong usage
   78  it is not; what is wrong, and where, is said on stderr"""
+UNITS_TABLE = """exit codes:
+  0   done
+  1   done, but files that somebody has changed were left as they are
+  64  wrong usage
+  78  an argument or the configuration cannot be used, or a command of systemd failed"""
