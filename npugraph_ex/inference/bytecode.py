@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from npugraph_ex.inference import dynamo_calls
+from npugraph_ex.inference import dynamo_calls, named
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 from npugraph_ex.inference.container import EntryDamaged
 
@@ -39,44 +39,51 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Bytecode:
-    """``code`` and what it needs: placeholder name -> ``graph``, ``builtins`` or ``module:<name>``."""
+    """``code``, and what it needs beside it.
+
+    ``needs``: each global that it reads -> ``own`` (the user's, under its own name), ``graph``, ``builtins`` or ``module:<name>``.
+    ``objects``: each text that stands for a constant in the code -> the constant's name (see ``named``).
+    """
 
     code: bytes
     needs: Mapping[str, str]
+    objects: Mapping[str, str]
 
 
 def normalised(capture: Capture) -> Bytecode:
     """Raises NotCacheable where the code holds, or reads, something that only this process has."""
-    names: dict[str, str] = {}
-    needs: dict[str, str] = {}
-    for name in sorted(_globals(capture.bytecode)):
-        need = _need(name, capture)
-        if not need:
-            continue
-        same = next((given for given, known in needs.items() if known == need), None)
-        names[name] = same or (GRAPH if need == "graph" else f"__npugraph_ex_{len(needs)}")
-        needs[names[name]] = need
+    read = sorted((_need(name, capture), name) for name in _globals(capture.bytecode))
+    placeholders = {"graph": GRAPH}
+    for need, _ in read:
+        placeholders.setdefault(need, f"__npugraph_ex_{len(placeholders)}")
+    names = {name: name if need == "own" else placeholders[need] for need, name in read}
+    objects: dict[str, str] = {}
     try:
-        return Bytecode(marshal.dumps(_plain(capture.bytecode, names), MARSHAL), needs)
+        code = marshal.dumps(_plain(capture.bytecode, names, objects), MARSHAL)
     except ValueError as error:
         raise NotCacheable(
             f"its bytecode holds a constant that cannot be written down ({error})", why=Why.UNSERIALISABLE
         ) from None
+    return Bytecode(code, {names[name]: need for need, name in read}, objects)
 
 
-def bind(
-    code: bytes | memoryview, needs: Mapping[str, str], function: FunctionType, graph: Callable[..., object]
-) -> FunctionType:
-    """A function with ``function``'s globals, closure and defaults that runs ``code``. EntryDamaged if it is not code."""
-    read = code_of(code)
-    if read.co_freevars != function.__code__.co_freevars:
+def bind(stored: Bytecode, function: FunctionType, graph: Callable[..., object]) -> FunctionType:
+    """A function with ``function``'s globals, closure and defaults that runs ``stored``. EntryDamaged if that cannot be."""
+    code = code_of(stored.code)
+    if code.co_freevars != function.__code__.co_freevars:
         raise EntryDamaged(f"the entry's bytecode was made from a function with other cells than {function.__qualname__}")
     number = next(_numbers)
-    names = {name: f"{name}_{number}" for name in needs}
-    for name, need in needs.items():
-        function.__globals__[names[name]] = _given(need, graph)
+    names: dict[str, str] = {}
+    for name, need in stored.needs.items():
+        if need == "own":
+            if name not in function.__globals__ and not hasattr(builtins, name):
+                raise EntryDamaged(f"the entry needs {name}, which is not in {function.__module__}")
+        else:
+            names[name] = f"{name}_{number}"
+            function.__globals__[names[name]] = _given(need, graph)
+    objects = {text: named.found(name) for text, name in stored.objects.items()}
     bound = FunctionType(
-        _renamed(read, names), function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        _filled(code, names, objects), function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     bound.__kwdefaults__ = function.__kwdefaults__
     return bound
@@ -97,13 +104,13 @@ def code_of(code: bytes | memoryview) -> CodeType:
 
 
 def _need(name: str, capture: Capture) -> str:
-    """What stands behind a global that the bytecode reads; "" for the user's own."""
+    """What stands behind a global that the bytecode reads."""
     if name == capture.graph_name:
         return "graph"
     if name in capture.aliases:
         return f"module:{capture.aliases[name]}"
     if name not in capture.installed:
-        return ""
+        return "own"
     value = capture.function.__globals__.get(name)
     if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
         return f"module:{value.__name__}"
@@ -126,15 +133,36 @@ def _globals(code: CodeType) -> set[str]:
 _GLOBAL_STEPS: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
 
 
-def _plain(code: CodeType, names: Mapping[str, str]) -> CodeType:
-    """``code`` without where it came from."""
+def _plain(code: CodeType, names: Mapping[str, str], objects: dict[str, str]) -> CodeType:
+    """``code`` without where it came from; ``objects`` gets the constants that are kept by name."""
     return code.replace(
         co_filename="<npugraph_ex>",
         co_firstlineno=1,
         co_linetable=b"",
         co_names=tuple(names.get(name, name) for name in code.co_names),
-        co_consts=tuple(_plain(item, names) if isinstance(item, CodeType) else item for item in code.co_consts),
+        co_consts=tuple(_kept(item, names, objects) for item in code.co_consts),
     )
+
+
+def _kept(constant: Any, names: Mapping[str, str], objects: dict[str, str]) -> Any:
+    if isinstance(constant, CodeType):
+        return _plain(constant, names, objects)
+    if type(constant) is tuple:
+        return tuple(_kept(item, names, objects) for item in constant)
+    if constant is None or constant is Ellipsis or type(constant) in _PLAIN:
+        return constant
+    name = named.name_of(constant)
+    if not name:
+        raise NotCacheable(
+            f"the call needs a constant that cannot be written down: a {type(constant).__name__}", why=Why.UNSERIALISABLE
+        )
+    text = f"{_OBJECT}{len(objects)}"
+    objects[text] = name
+    return text
+
+
+_PLAIN: Final = {bool, int, float, complex, str, bytes, frozenset}
+_OBJECT: Final = "\0npugraph_ex object "
 
 
 # ---- binding ---------------------------------------------------------------------------------------------------------
@@ -149,8 +177,16 @@ def _given(need: str, graph: Callable[..., object]) -> Any:
     return dynamo_calls if name == _DYNAMO_CALLS else importlib.import_module(name)
 
 
-def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
+def _filled(code: CodeType, names: Mapping[str, str], objects: Mapping[str, Any]) -> CodeType:
     return code.replace(
         co_names=tuple(names.get(name, name) for name in code.co_names),
-        co_consts=tuple(_renamed(item, names) if isinstance(item, CodeType) else item for item in code.co_consts),
+        co_consts=tuple(_object(item, names, objects) for item in code.co_consts),
     )
+
+
+def _object(constant: Any, names: Mapping[str, str], objects: Mapping[str, Any]) -> Any:
+    if isinstance(constant, CodeType):
+        return _filled(constant, names, objects)
+    if isinstance(constant, tuple):
+        return tuple(_object(item, names, objects) for item in constant)
+    return objects.get(constant, constant) if isinstance(constant, str) else constant

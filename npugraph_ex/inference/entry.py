@@ -45,7 +45,8 @@ class Header:
     """What an entry says of itself, for people and for binding it; ``facts`` say when it may be used.
 
     ``inputs`` are (name, where the bytecode takes it from, what it is); ``sizes`` the graph's symbolic sizes; ``needs`` the globals
-    that its bytecode reads beside the user's; ``functions`` what its graph calls beside operators; ``tensors`` describes its constants.
+    that its bytecode reads and ``objects`` its constants that have a name; ``functions`` what its graph calls beside operators, and
+    ``tensors`` describes the graph's constants.
     """
 
     function: str
@@ -58,6 +59,7 @@ class Header:
     devices: tuple[str, ...]
     sizes: SymbolicSizes
     needs: Mapping[str, str]
+    objects: Mapping[str, str]
     functions: Mapping[str, str]
     tensors: tuple[Mapping[str, Any], ...]
 
@@ -98,7 +100,7 @@ class Entry:
             with torch.no_grad(), torch._C._DisableAutocast():  # noqa: SLF001 -- as AOT autograd does
                 return graph(list(inputs))
 
-        return bytecode.bind(self.code, header.needs, function, run)
+        return bytecode.bind(bytecode.Bytecode(self.code, header.needs, header.objects), function, run)
 
 
 def made(capture: Capture, facts: Facts, options: Options) -> bytes:
@@ -121,6 +123,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
         "devices": devices,
         "sizes": {"numbers": sizes.numbers, "tensors": sizes.tensors},
         "needs": code.needs,
+        "objects": code.objects,
         "functions": text.functions,
         "tensors": described,
     }
@@ -172,6 +175,7 @@ def _header(told: Mapping[str, Any]) -> Header:
             tuple(int(at) for at in sizes["numbers"]), tuple((int(at), int(axis)) for at, axis in sizes["tensors"])
         ),
         needs={str(name): str(need) for name, need in told["needs"].items()},
+        objects={str(text): str(name) for text, name in told["objects"].items()},
         functions={str(name): str(path) for name, path in told["functions"].items()},
         tensors=tuple(dict(item) for item in told["tensors"]),
     )

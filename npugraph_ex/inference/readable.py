@@ -77,7 +77,8 @@ def _account(path: Path, read: Entry) -> str:
 def _disassembled(read: Entry) -> str:
     told = io.StringIO()
     dis.dis(read.bytecode(), file=told)
-    needs = "\n".join(f"{name} is {need}" for name, need in read.header.needs.items())
+    told_names = [*read.header.needs.items(), *((repr(text), name) for text, name in read.header.objects.items())]
+    needs = "\n".join(f"{name} is {need}" for name, need in told_names)
     return f"{needs}\n{told.getvalue()}"
 
 
