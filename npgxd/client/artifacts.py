@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from npgxd.client.connection import DaemonSilent
+from npgxd.client.connection import ConnectionLost, DaemonSilent
 from npgxd.client.lookup import FAULTS, PAUSE_S, Found, Wait, alone
 from npgxd.client.rank import printable
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
@@ -106,7 +106,9 @@ class ArtifactClient:
                 return _not_told("publish", error)
             except DaemonUnavailable as error:  # another one may come; the entry is published whole, or not at all
                 now = time.monotonic()
-                lost_at = now if lost_at is None else lost_at
+                first, lost_at = lost_at is None, now if lost_at is None else lost_at
+                if first and isinstance(error, ConnectionLost):
+                    continue
                 if not self._session.trusted or now >= min(until, lost_at + self._session.patience.reconnect_s):
                     return _not_told("publish", error)
                 time.sleep(PAUSE_S)
@@ -175,7 +177,11 @@ class ArtifactClient:
     def _say(self, make: Callable[[], Message]) -> Told:
         """Tell the daemon something, if there is one; what cannot be said is not."""
         try:
-            self._session.request(make())
+            message = make()
+            try:
+                self._session.request(message)
+            except ConnectionLost:  # an earlier daemon's; each of these may be said twice
+                self._session.request(message)
         except DaemonSilent as error:
             self._session.rest(error)
             return _not_told("a word", error)

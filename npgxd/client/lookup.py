@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from npgxd.client.connection import DaemonSilent
+from npgxd.client.connection import ConnectionLost, DaemonSilent
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.artifact_messages import MAX_WAIT_S, Artifact, ArtifactPart, Fetch, Lookup, Release
@@ -100,10 +100,13 @@ class Wait:
                 return self._attempt()
             except DaemonSilent:
                 raise
-            except DaemonUnavailable:
-                # Who waits for nobody goes on alone at once; who waited gives a restarted daemon the time it needs.
+            except DaemonUnavailable as error:
+                # Who waits for nobody goes on alone at once, if the connection was not merely an earlier daemon's; who waited
+                # gives a restarted daemon the time it needs.
                 now = time.monotonic()
-                lost_at = now if lost_at is None else lost_at
+                first, lost_at = lost_at is None, now if lost_at is None else lost_at
+                if first and isinstance(error, ConnectionLost):
+                    continue
                 if not self._waiting or now >= min(self._until, lost_at + self._session.patience.reconnect_s):
                     raise
                 time.sleep(PAUSE_S)

@@ -99,11 +99,12 @@ class Lookups:
             self._stores.count(artifact_not_cacheable=1)
             told = m.Artifact(key=lookup.key, state=ArtifactState.NOT_CACHEABLE, code=verdict.code, reason=verdict.reason)
             return told, []
+        again = self.builds.is_builder(entry, session)
         answer = self.builds.ask(
             entry, session, key=lookup.key, label=lookup.label, wait_s=lookup.wait_s, ticket=lookup.ticket, now=now
         )
         if answer.state is ArtifactState.MISS:
-            self._stores.count(artifact_misses=1)
+            self._stores.count(artifact_misses=not again)
             if verdict is not None and not answer.code:
                 answer = m.Artifact(
                     key=lookup.key, state=ArtifactState.MISS, code="REBUILD", reason=verdict.reason, ticket=lookup.ticket
