@@ -129,7 +129,12 @@ class OpLibrary:
             return Placed()
         waiting = _Waiting(self._stores.views.kernels_of(view), session)
         known = self._synced.installed | (self._synced.shadowed or {}).keys()
-        if self._task is None and self._root is not None and known.issuperset(waiting.kernels) and self._root.intact():
+        if (
+            self._task is None
+            and self._root is not None
+            and known.issuperset(waiting.kernels)
+            and self._root.intact(waiting.kernels)
+        ):
             self._wanted.need(waiting.kernels, now)
             return self._placed(waiting)
         self._waiting[round_id] = waiting

@@ -155,11 +155,17 @@ def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResul
         ),
         packages=named(assembled.packages),
         gathered=gathered,
-        detail=assembled.problem[:1000],
+        detail=(assembled.problem or _common(settled))[:1000],
         hint=assembled.hint[:500],
         strategy=assembled.strategy,
         root=assembled.root,
     )
+
+
+def _common(settled: Round) -> str:
+    """What kept all the keys without a kernel from having one, where that is one thing and not the compiler's word on each."""
+    said = {(done.why, done.reason) for done in settled.settlements.values() if not done.kernel}
+    return next(iter(said))[1] if len(said) == 1 and Reason.COMPILE_FAILED not in {why for why, _ in said} else ""
 
 
 def named(items: Iterable[T]) -> tuple[T, ...]:

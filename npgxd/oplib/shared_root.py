@@ -6,7 +6,7 @@ store, without compiling.  Kernels come in first and the index is replaced last,
 
 A root is known by its device, inode and a generation marker, never by how it is spelled.  One npgxd at a time works in it.
 ``config.ini`` is neither read nor written: only the vendor's installer needs it.  Methods may take seconds: not for a loop, and not
-for two threads at once; ``check`` and ``intact`` take microseconds.
+for two threads at once; ``check`` takes microseconds, and so does ``intact`` for each kernel.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class SharedRoot:
         """LibraryError or NotWritable if nothing can be installed here."""
         check_root(self.root, self.family)
 
-    def intact(self) -> bool:
-        """Whether marker and index are as the last ``sync`` left them. The kernels' files are not looked at."""
-        return bool(self._marker) and self._same_root() and not self._total.changed()
+    def intact(self, kernels: Iterable[str] = ()) -> bool:
+        """Whether marker and index are as the last ``sync`` left them, and the files of these kernels, by their stats."""
+        return bool(self._marker) and self._same_root() and not self._total.changed() and self._files.untouched(kernels)
 
     def earlier(self, manifest: KernelManifest, since: float) -> str:
         """What a process that started at ``since`` (seconds since boot) may have loaded instead of this kernel; "" if nothing.

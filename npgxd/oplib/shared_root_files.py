@@ -109,6 +109,11 @@ class KernelFiles:
                 found.add(kernel)
         return found
 
+    def untouched(self, kernels: Iterable[str]) -> bool:
+        """Whether the files of these kernels, as far as they are looked after, are as they were."""
+        looked_after = (files for kernel in kernels for files in (self._seen.get(kernel), self._borrowed.get(kernel)) if files)
+        return not any(map(self._changed, looked_after))
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @staticmethod

@@ -10,94 +10,22 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import Named, Node, Rank, eventually, matmuls
-
-from tools.cann_sim import Reader
-from tools.cann_sim.records import write_records
+from conftest_node import eventually, matmuls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shared_node import SharedNode
+
 VERSIONS = ("8.5.0", "9.0.0")
 
 
-class SharedNode:
-    """A node whose CANN has no views, and what is in its default root."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.environment = node.cann.env()
-        self.tree = node.cann.opp / "static_kernel"
-        self.ai_core = self.tree / "ai_core"
-        self.index = self.ai_core / "config/ascend910b/binary_info_config.json"
-
-    def rank(self, items: Named, **options: Any) -> Rank:
-        return self.node.rank(items, options=options, **self.environment)
-
-    def read(self) -> Reader:
-        """A fresh process's look at the root, everything opened."""
-        reader = Reader("Ascend910B3")
-        report = reader.load_default({**os.environ, **self.environment})
-        assert not report.torn
-        assert not reader.verify()
-        return reader
-
-    def ours(self) -> list[str]:
-        """Our kernels that the index names."""
-        if not self.index.exists():
-            return []
-        entries = [entry for op in json.loads(self.index.read_bytes()).values() for entry in op["staticList"]]
-        return sorted({entry["binPath"].split("/")[0] for entry in entries if entry["binPath"].startswith("npgxd_")})
-
-    def directories(self) -> list[str]:
-        return sorted(path.name for path in self.ai_core.glob("npgxd_*"))
-
-    def status(self) -> dict[str, Any]:
-        document = self.node.status()
-        assert document is not None
-        return document
-
-    def sessions(self) -> dict[int, dict[str, Any]]:
-        return {rank["pid"]: rank for job in self.status()["jobs"] for rank in job["ranks"]}
-
-    def package(self, *sizes: int) -> Path:
-        """A run package that somebody else compiled, with the vendor's compiler and without npgxd."""
-        where = self.node.directory / f"foreign{'_'.join(map(str, sizes))}"
-        for name in ("work", "out"):
-            (where / name).mkdir(parents=True)
-        write_records(where / "records", [json.loads(text) for _, text in matmuls(*sizes)])
-        follow = [] if self.node.cann.version == "8.5.0" else ["-f", "true"]
-        command = [self.node.cann.op_compiler, "-p", where / "records", "-v", "Ascend910B3", "-o", where / "out", *follow]
-        subprocess.run(command, cwd=where / "work", env={**os.environ, **self.environment}, check=True, capture_output=True)
-        (package,) = (where / "out").glob("*.run")
-        return package
-
-    def install(self, package: Path) -> Path:
-        """Run it as its user would; where it lies in the root then."""
-        subprocess.run([package], env={**os.environ, **self.environment}, check=True, capture_output=True)
-        return self.ai_core / package.stem
-
-    def compiles(self) -> int:
-        """Of the daemon: those of ``package`` are not counted."""
-        return sum(1 for run in self.node.cann.runs() if str(self.node.state) in " ".join(run.argv))
-
-
-@pytest.fixture
-def make(make_node: Callable[..., Node]) -> Callable[..., SharedNode]:
-    def made(version: str = "9.0.0", *, leave_after_s: float = 600.0, start: bool = True) -> SharedNode:
-        node = make_node(version=version)
-        node.settings["op_library"] = {"leave_after_s": leave_after_s, "unreadable": "ignore"}
-        if start:
-            node.start()
-        return SharedNode(node)
-
-    return made
-
-
 @pytest.mark.parametrize("version", VERSIONS)
-def test_cold_then_hit_then_restart_and_always_exactly_what_was_asked_for(make: Callable[..., SharedNode], version: str) -> None:
-    shared = make(version)
+def test_cold_then_hit_then_restart_and_always_exactly_what_was_asked_for(
+    make_shared: Callable[..., SharedNode], version: str
+) -> None:
+    shared = make_shared(version)
     first = shared.rank(matmuls(16, 32, 48)).outcome()
     assert (first["state"], first["reason"], first["strategy"]) == ("INSTALLED", "compiled", "shared_root"), first
     assert first["view"] is None
@@ -118,8 +46,10 @@ def test_cold_then_hit_then_restart_and_always_exactly_what_was_asked_for(make: 
     assert kernel.stat().st_mode & 0o444 == 0o444
 
 
-def test_fc33_independent_processes_that_start_together_share_the_root_and_every_compile(make: Callable[..., SharedNode]) -> None:
-    shared = make()
+def test_fc33_independent_processes_that_start_together_share_the_root_and_every_compile(
+    make_shared: Callable[..., SharedNode],
+) -> None:
+    shared = make_shared()
     ranks = [
         shared.node.rank(
             matmuls(*range(16, 22), 30 + port), RANK="0", WORLD_SIZE="1", MASTER_PORT=str(port), **shared.environment
@@ -134,9 +64,9 @@ def test_fc33_independent_processes_that_start_together_share_the_root_and_every
 
 
 def test_what_others_installed_before_stays_serves_us_where_it_is_equal_and_shadows_us_where_it_is_not(
-    make: Callable[..., SharedNode],
+    make_shared: Callable[..., SharedNode],
 ) -> None:
-    shared = make()
+    shared = make_shared()
     equal = shared.install(shared.package(16))
     other = shared.install(shared.package(32))
     changed = next(other.glob("ascend910b/*/*.json"))
@@ -156,8 +86,8 @@ def test_what_others_installed_before_stays_serves_us_where_it_is_equal_and_shad
     assert shared.rank(matmuls(16)).outcome()["state"] == "INSTALLED"
 
 
-def test_another_installer_at_the_same_time_loses_nothing_and_neither_do_we(make: Callable[..., SharedNode]) -> None:
-    shared = make()
+def test_another_installer_at_the_same_time_loses_nothing_and_neither_do_we(make_shared: Callable[..., SharedNode]) -> None:
+    shared = make_shared()
     packages = [shared.package(size) for size in (160, 176, 192)]
     running = [
         subprocess.Popen([package], env={**os.environ, **shared.environment}, stdout=subprocess.DEVNULL)
@@ -178,9 +108,9 @@ def test_another_installer_at_the_same_time_loses_nothing_and_neither_do_we(make
 
 @pytest.mark.parametrize("how", ["total uninstall", "rm -rf", "index alone", "one object", "own directory"])
 def test_fc52_damage_by_others_is_mended_without_compiling_and_told_to_the_processes_that_it_hurt(
-    make: Callable[..., SharedNode], how: str
+    make_shared: Callable[..., SharedNode], how: str
 ) -> None:
-    shared = make()
+    shared = make_shared()
     neighbour = shared.install(shared.package(160))
     hurt = shared.rank(matmuls(16, 32))
     assert hurt.outcome()["state"] == "INSTALLED"
@@ -208,9 +138,9 @@ def test_fc52_damage_by_others_is_mended_without_compiling_and_told_to_the_proce
 
 
 def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and_a_replaced_cann_gets_nothing_old(
-    make: Callable[..., SharedNode],
+    make_shared: Callable[..., SharedNode],
 ) -> None:
-    shared = make()
+    shared = make_shared()
     shared.rank(matmuls(16, 32)).outcome()
     shared.node.kill()
     shutil.rmtree(shared.tree)
@@ -232,8 +162,8 @@ def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and
     assert len(shared.directories()) == 3, "old ones stay for those that loaded them"
 
 
-def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make: Callable[..., SharedNode]) -> None:
-    shared = make()
+def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make_shared: Callable[..., SharedNode]) -> None:
+    shared = make_shared()
     shared.rank(matmuls(16)).outcome()
     options = {"rounds": [matmuls(48), matmuls(16)], "pause": str(shared.node.directory / "go")}
     early = shared.node.rank([], options=options)  # without CANN's environment: its toolchain is not compared
@@ -249,9 +179,9 @@ def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make:
 
 
 def test_fc41_fc42_what_only_the_dead_used_leaves_and_a_neighbours_kernels_stay_readable_throughout(
-    make: Callable[..., SharedNode],
+    make_shared: Callable[..., SharedNode],
 ) -> None:
-    shared = make(leave_after_s=0.5)
+    shared = make_shared(leave_after_s=0.5)
     foreign = shared.install(shared.package(160))
     ended = [shared.rank(matmuls(16, 32)), shared.rank(matmuls(16, 48))]
     stays = shared.rank(matmuls(16, 64))
@@ -272,8 +202,8 @@ def test_fc41_fc42_what_only_the_dead_used_leaves_and_a_neighbours_kernels_stay_
     assert len(shared.node.compiled()) == len(set(shared.node.compiled()))
 
 
-def test_fc55_a_root_that_may_not_be_written_is_told_before_anything_is_compiled(make: Callable[..., SharedNode]) -> None:
-    shared = make(start=False)
+def test_fc55_a_root_that_may_not_be_written_is_told_before_anything_is_compiled(make_shared: Callable[..., SharedNode]) -> None:
+    shared = make_shared(start=False)
     shared.tree.write_text("in the way")
     shared.node.start()
     outcome = shared.rank(matmuls(16)).outcome()
@@ -284,8 +214,8 @@ def test_fc55_a_root_that_may_not_be_written_is_told_before_anything_is_compiled
     assert shared.rank(matmuls(16)).outcome()["state"] == "INSTALLED"
 
 
-def test_a_rank_whose_root_is_another_one_is_told_so(make: Callable[..., SharedNode], tmp_path: Path) -> None:
-    shared = make()
+def test_a_rank_whose_root_is_another_one_is_told_so(make_shared: Callable[..., SharedNode], tmp_path: Path) -> None:
+    shared = make_shared()
     copy = tmp_path / "another"
     shutil.copytree(shared.node.cann.home, copy, symlinks=True)
     elsewhere = {**shared.environment, "ASCEND_HOME_PATH": str(copy), "ASCEND_OPP_PATH": str(copy / "opp")}
@@ -294,8 +224,8 @@ def test_a_rank_whose_root_is_another_one_is_told_so(make: Callable[..., SharedN
     assert "op library" in outcome["detail"]
 
 
-def test_an_index_that_cannot_be_read_is_left_alone_and_told(make: Callable[..., SharedNode]) -> None:
-    shared = make()
+def test_an_index_that_cannot_be_read_is_left_alone_and_told(make_shared: Callable[..., SharedNode]) -> None:
+    shared = make_shared()
     shared.install(shared.package(160))
     whole = shared.index.read_bytes()
     shared.index.write_bytes(whole[: len(whole) // 2])
@@ -310,17 +240,19 @@ def test_an_index_that_cannot_be_read_is_left_alone_and_told(make: Callable[...,
 
 @pytest.mark.parametrize("kind", ["installer_fails", "installer_does_nothing"])
 def test_a_package_that_does_not_install_is_compiled_again_and_nothing_of_it_is_in_the_root(
-    make: Callable[..., SharedNode], kind: str
+    make_shared: Callable[..., SharedNode], kind: str
 ) -> None:
-    shared = make()
+    shared = make_shared()
     shared.node.cann.order("MatMulV2", kind, times=1)
     outcome = shared.rank(matmuls(16, 32)).outcome()
     assert (outcome["state"], outcome["missing"], outcome["torn"]) == ("INSTALLED", 0, 0)
     assert sorted(path.name for path in shared.ai_core.iterdir() if path.is_dir()) == [*["config"], *shared.ours()]
 
 
-def test_kill_9_of_the_daemon_while_it_installs_tears_nothing_and_the_next_one_completes(make: Callable[..., SharedNode]) -> None:
-    shared = make()
+def test_kill_9_of_the_daemon_while_it_installs_tears_nothing_and_the_next_one_completes(
+    make_shared: Callable[..., SharedNode],
+) -> None:
+    shared = make_shared()
     foreign = shared.install(shared.package(160))
     sizes = range(16, 16 + 60)
     for _ in range(4):
@@ -347,9 +279,9 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@
 
 
 def test_fc55_not_writable_is_told_with_a_remedy_before_anything_is_compiled(
-    make: Callable[..., SharedNode], monkeypatch: pytest.MonkeyPatch
+    make_shared: Callable[..., SharedNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = make(start=False)
+    shared = make_shared(start=False)
     shared.install(shared.package(160))
     tried = subprocess.run(["unshare", "-m", "sh", "-c", READ_ONLY, shared.tree, "true"], capture_output=True, check=False)
     if tried.returncode:
