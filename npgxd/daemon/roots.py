@@ -128,13 +128,12 @@ class OpLibrary:
         if self.strategy is Strategy.VIEW:
             return Placed()
         waiting = _Waiting(self._stores.views.kernels_of(view), session)
+        try:
+            root = self._present_root() if self._task is None else None
+        except LibraryError:
+            root = None  # ``tick`` tells
         known = self._synced.installed | (self._synced.shadowed or {}).keys()
-        if (
-            self._task is None
-            and self._root is not None
-            and known.issuperset(waiting.kernels)
-            and self._root.intact(waiting.kernels)
-        ):
+        if root is not None and known.issuperset(waiting.kernels) and root.intact(waiting.kernels):
             self._wanted.need(waiting.kernels, now)
             return self._placed(waiting)
         self._waiting[round_id] = waiting
