@@ -23,10 +23,11 @@ class Command:
 
 def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
-    from npgxd.cli import cache, config, ending, gc, import_, install_units, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
+    from npgxd.cli import cache, config, doctor, ending, gc, import_, install_units, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
 
     return (
         status.COMMAND,
+        doctor.COMMAND,
         cache.COMMAND,
         verify.COMMAND,
         gc.COMMAND,

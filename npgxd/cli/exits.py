@@ -83,3 +83,7 @@ UNITS_TABLE = """exit codes:
   1   done, but files that somebody has changed were left as they are
   64  wrong usage
   78  an argument or the configuration cannot be used, or a command of systemd failed"""
+DOCTOR_TABLE = """exit codes:
+  0   nothing is wrong
+  1   something is, with what to do about it
+  64  wrong usage"""

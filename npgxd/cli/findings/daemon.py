@@ -1,0 +1,81 @@
+"""The daemon: whether it can be reached from here, by this user, and whether it serves."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.cli.ask import status_document
+from npgxd.cli.document import Node, duration
+from npgxd.cli.findings._finding import Finding, Grade
+from npgxd.errors import NpgxError
+from npgxd.wire.endpoint import SYSTEM_RUNTIME_DIRECTORY, look
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TOPIC = "daemon"
+
+
+def ask(environ: Mapping[str, str]) -> tuple[Node, list[Finding]]:
+    """The daemon's status document, empty if there is none, and what was found on the way to it."""
+    looked = look(environ)
+    if not looked or looked[-1].problem:
+        told = ", ".join(f"{each.path}: {each.problem}" for each in looked)
+        return Node({}), [Finding(Grade.BAD, TOPIC, f"none answers ({told})", _remedy(environ))]
+    try:
+        return Node(status_document(looked[-1].path)), []
+    except NpgxError as error:
+        return Node({}), [Finding(Grade.BAD, TOPIC, error.message, error.hint)]
+
+
+def check(status: Node, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """How the daemon that answers is."""
+    daemon = status.node("daemon")
+    serving = daemon.text("state") == "READY"
+    yield Finding(
+        Grade.GOOD if serving else Grade.BAD,
+        TOPIC,
+        f"npgxd {daemon.text('version')}, pid {daemon.text('pid')}, up {duration(daemon.number('uptime_s'))}: {daemon.text('state')}",
+        "" if serving else "it is stopping, or cannot compile: systemctl status npgxd, and its log",
+    )
+    where = Path(daemon.text("socket"))
+    user, system = [str(each.path) for each in look({**environ, "NPGXD_SOCKET": ""})], str(SYSTEM_RUNTIME_DIRECTORY)
+    if environ.get("NPGXD_SOCKET") and str(where) not in user:
+        yield Finding(
+            Grade.NOTE, TOPIC, f"it is reached by NPGXD_SOCKET={environ['NPGXD_SOCKET']}", "ranks need that variable too"
+        )
+    elif not str(where).startswith(system) and where.is_absolute():
+        yield Finding(Grade.NOTE, TOPIC, f"it is a user's own, at {where}", "ranks of other users do not use it")
+
+
+def _remedy(environ: Mapping[str, str]) -> str:
+    start = "systemctl enable --now npgxd, or npgxd --user for yourself alone"
+    directory = SYSTEM_RUNTIME_DIRECTORY
+    if environ.get("NPGXD_SOCKET"):
+        return f"NPGXD_SOCKET is set, so no other place is tried: unset it, or {start}"
+    try:
+        facts = directory.stat()
+    except FileNotFoundError:
+        return start
+    except OSError:
+        return f"look at {directory} as root"
+    if os.access(directory, os.X_OK) or facts.st_mode & stat.S_IXOTH:
+        return start
+    try:
+        group = grp.getgrgid(facts.st_gid).gr_name
+    except KeyError:
+        group = str(facts.st_gid)
+    return f"only the group {group} may reach it: usermod -aG {group} {_user()}, then log in again"
+
+
+def _user() -> str:
+    import pwd  # noqa: PLC0415 -- only for the advice
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

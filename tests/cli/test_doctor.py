@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from npgxd.cli.document import Node
+from npgxd.cli.findings import Finding, Grade, cann, examined, node
+from npgxd.cli.main import main
+from npgxd.errors import NpgxError
+from tools.cann_sim import create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def grades(found: list[Finding]) -> list[Grade]:
+    return [each.grade for each in found]
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No daemon, no CANN, an empty working directory."""
+    for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "NPGXD_SOC", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NPGXD_SOCKET", str(tmp_path / "npgxd.sock"))
+    return tmp_path
+
+
+def test_without_a_daemon_it_ends_with_1_and_says_how_to_start_one(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    first = document["findings"][0]
+    assert document["schema"] == 1
+    assert (first["grade"], first["topic"]) == ("bad", "daemon")
+    assert "NPGXD_SOCKET is set" in first["remedy"]
+    assert main(["doctor"]) == 1
+    assert "1 to mend" in capsys.readouterr().out
+
+
+def test_every_finding_that_is_not_good_says_what_to_do(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (alone / "static_kernel_compile_outputs" / "ts1_pid2_outputs").mkdir(parents=True)
+    main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert {"daemon", "CANN", "limits", "leftovers"} <= {each["topic"] for each in found}
+    assert all(each["remedy"] for each in found if each["grade"] != "good")
+
+
+def test_leftovers_of_runs_without_a_daemon_are_counted_and_can_be_imported(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / "static_kernel_compile_outputs" / f"ts{number}_pid1_outputs").mkdir(parents=True)
+    (found,) = node.check_leftovers(tmp_path)
+    assert "the outputs of 3 runs" in found.text
+    assert f"npgxctl import {tmp_path}/static_kernel_compile_outputs" in found.remedy
+    assert list(node.check_leftovers(tmp_path / "elsewhere")) == []
+
+
+@pytest.mark.parametrize("version", ["9.0.0", "9.1.0"])
+def test_a_cann_is_found_with_its_compiler_and_what_others_installed_in_its_root(tmp_path: Path, version: str) -> None:
+    made = create(tmp_path / "cann", version=version)
+    environ = {**made.env(), "PATH": "/usr/bin:/bin"}
+    toolchain, found = cann.find(environ)
+    assert toolchain is not None
+    assert f"simulated {version}" in found[0].text
+    roots = list(cann.check_roots(toolchain))
+    assert grades(roots) == ([Grade.GOOD] if version == "9.0.0" else [])
+    (made.opp / "static_kernel" / "ai_core" / "static_kernel_202601010101_77").mkdir(parents=True)
+    told = [each for each in cann.check_roots(toolchain) if each.grade is Grade.NOTE]
+    assert ["1 packages of other installers" in each.text for each in told] == [True]
+    assert "static_kernel_202601010101_77" in told[0].text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "grade", "said"),
+    [
+        ({"problem": "no CANN installation is known"}, Grade.BAD, "the daemon has none"),
+        (
+            {"home": "/opt/other", "soc": "Ascend910B3", "cann_version": "9.0.0"},
+            Grade.NOTE,
+            "the daemon compiles with 9.0.0 in /opt/other",
+        ),
+        ({"home": "HOME", "soc": "Ascend910B1"}, Grade.BAD, "the daemon compiles for Ascend910B1"),
+        ({"home": "HOME", "soc": "Ascend910B3"}, None, ""),
+    ],
+)
+def test_a_daemon_with_another_toolchain_is_told(tmp_path: Path, theirs: dict[str, Any], grade: Grade | None, said: str) -> None:
+    made = create(tmp_path / "cann")
+    toolchain, _ = cann.find({**made.env(), "PATH": "/usr/bin:/bin"})
+    assert toolchain is not None
+    document = {"toolchain": {key: str(made.home) if value == "HOME" else value for key, value in theirs.items()}}
+    found = [each for each in cann.check(toolchain, Node(document)) if "closed to users" not in each.text]
+    assert grades(found) == ([grade] if grade else [])
+    assert all(said in each.text for each in found)
+
+
+def test_a_state_directory_that_is_not_visible_here_is_told_with_how_to_mount_it(tmp_path: Path) -> None:
+    document = {"daemon": {"state_dir": str(tmp_path / "elsewhere"), "store_id": "5" * 32}}
+    (found,) = node.check_state(Node(document))
+    assert (found.grade, "NPGXD_STORE" in found.remedy) == (Grade.BAD, True)
+    document = {"daemon": {"state_dir": str(tmp_path)}, "kernels": {"bytes": 5_000_000}}
+    assert "5.0 MB of kernels" in next(node.check_state(Node(document))).text
+
+
+def test_jobs_whose_ranks_do_not_wait_for_each_other_are_told() -> None:
+    document = {
+        "jobs": [{"program": "serve.py", "note": "LOCAL_WORLD_SIZE is not set in every rank"}, {"program": "x", "note": ""}]
+    }
+    found = list(node.check_ranks({"WORLD_SIZE": "8"}, Node(document)))
+    assert grades(found) == [Grade.NOTE, Grade.NOTE]
+    assert "serve.py" in found[1].text
+    assert list(node.check_ranks({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, Node({}))) == []
+
+
+def test_a_check_that_cannot_look_says_so_and_is_no_traceback() -> None:
+    def closed() -> list[Finding]:
+        raise PermissionError(13, "Permission denied", "/srv")
+
+    def broken() -> list[Finding]:
+        raise NpgxError("the root is odd", hint="mend it")
+
+    assert grades(list(examined("x", closed))) == [Grade.NOTE]
+    assert list(examined("x", broken)) == [Finding(Grade.BAD, "x", "the root is odd", "mend it")]
