@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 BAD_REPORTS: Final = 2
 """So many reports that an entry could not be loaded set it aside."""
 LOAD_FAILED: Final = "LOAD_FAILED"
-FLUSH_S: Final = 1.0
+FLUSH_S: Final = 10.0
+"""So long last uses, counters and notes wait until they are written down: that takes a commit, for which look-ups wait."""
 Reply = tuple["Message", list[bytes]]
 
 
@@ -75,10 +76,7 @@ class Lookups:
         """What those who wait are to be told now, and when to come back."""
         if now >= self._next_flush:
             self._next_flush = float("inf")
-            try:
-                self._store.flush()
-            except StoreError as error:
-                log.error("last uses of the compile cache are not kept: %s", error)
+            self._stores.flush()
         told, due = self.builds.tick(now)
         return told, min(due, self._next_flush)
 
@@ -91,12 +89,12 @@ class Lookups:
                 first = self._store.read(row, 0)
             except StoreError:
                 continue  # it was set aside, and the log says why
-            self._stores.count(artifact_hits=1)
+            self._stores.tally(artifact_hits=1)
             return self._hit(row, lookup.ticket), [first]
         entry = artifact_id(self.scopes.of(session), lookup.key)
         verdict = self._store.memory.verdict(entry)
         if verdict is not None and verdict.code:
-            self._stores.count(artifact_not_cacheable=1)
+            self._stores.tally(artifact_not_cacheable=1)
             told = m.Artifact(key=lookup.key, state=ArtifactState.NOT_CACHEABLE, code=verdict.code, reason=verdict.reason)
             return told, []
         again = self.builds.is_builder(entry, session)
@@ -104,7 +102,7 @@ class Lookups:
             entry, session, key=lookup.key, label=lookup.label, wait_s=lookup.wait_s, ticket=lookup.ticket, now=now
         )
         if answer.state is ArtifactState.MISS:
-            self._stores.count(artifact_misses=not again)
+            self._stores.tally(artifact_misses=not again)
             if verdict is not None and not answer.code:
                 answer = m.Artifact(
                     key=lookup.key, state=ArtifactState.MISS, code="REBUILD", reason=verdict.reason, ticket=lookup.ticket
@@ -243,6 +241,7 @@ class Lookups:
         row = self._named(session, bad.key, bad.digest)
         if row is None:
             return Done(), []
+        self._store.doubt(row)
         if row.scope != scope:  # another user's: that is no reason to take it from the others
             self._remember(session, bad.key, row.label, "", f"the entry of uid {row.uid} could not be loaded: {bad.reason}")
             return Done(), []

@@ -239,7 +239,7 @@ class Service:
 
     def _take_disconnects(self) -> None:
         """End the sessions whose connections have closed; their processes may live, and say hello on another one."""
-        while self._monitor.poll(0):
+        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:  # asked before each message, so cheaply
             closed = parse_monitor_message(self._monitor.recv_multipart())["value"]
             session = self._sessions.by_connection(closed)
             if session is not None:

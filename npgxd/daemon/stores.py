@@ -64,7 +64,7 @@ class Stores:
 
     def close(self) -> None:
         """Give it up."""
-        self._flush()
+        self.flush()
         self.catalog.close()
         self.state.close()
 
@@ -117,9 +117,14 @@ class Stores:
         """Add to the counters. They reach the disk together, once in a while: a kill loses the last second's, never a round's time."""
         self._counted.update(counts)
         if time.monotonic() - self._flushed_at >= FLUSH_S:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def tally(self, **counts: int) -> None:
+        """Add to the counters without a look at the time: they reach the disk with the next ``flush``."""
+        self._counted.update(counts)
+
+    def flush(self) -> None:
+        """Write counters and last uses down; what cannot be written is told in the log."""
         counted, self._counted, self._flushed_at = self._counted, Counter(), time.monotonic()
         try:
             if counted:

@@ -51,7 +51,7 @@ def _problem(path: Path, found: Findings) -> Generator[Step, None, str]:
     try:
         facts = read_facts(path)
         for part in range(len(facts.parts)):
-            found.bytes += len(read_part(path, facts, part))
+            found.bytes += len(read_part(path, facts, part)[0])
             yield Step(_WHAT, found.artifacts, 0)
     except StoreError as error:
         return error.message

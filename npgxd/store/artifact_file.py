@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MODE: Final = 0o600
 _SEAL: Final = re.compile(rb"\nnpgxd-artifact 1 ([0-9]{8}) ([0-9a-f]{64})\n")
 _SEAL_BYTES: Final = 92
+Stat = tuple[int, int, int, int]
+"""Inode, size, time of the last change of the bytes and of the inode."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -76,14 +78,19 @@ def read_facts(path: Path) -> ArtifactFacts:
     return facts
 
 
-def read_part(path: Path, facts: ArtifactFacts, number: int) -> bytes:
-    """One part of an entry's bytes; StoreError if they are not those that were published."""
+def read_part(path: Path | str, facts: ArtifactFacts, number: int, *, known: Stat | None = None) -> tuple[bytes, Stat]:
+    """One part of an entry's bytes, and the file's stat; StoreError if they are not those that were published.
+
+    ``known``: the file's stat when this part was compared with its digest before; while that is the same it is not compared again.
+    """
     start = number * ARTIFACT_PART_BYTES
     with open_plain(path) as fd:
+        found = os.fstat(fd)
         data = os.pread(fd, min(ARTIFACT_PART_BYTES, facts.size - start), start)
-    if hashlib.sha256(data).hexdigest() != facts.parts[number]:
+    stat = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    if stat != known and hashlib.sha256(data).hexdigest() != facts.parts[number]:
         raise StoreError(f"part {number} has other bytes than were published", path=str(path))
-    return data
+    return data, stat
 
 
 def _parse(told: bytes) -> ArtifactFacts:

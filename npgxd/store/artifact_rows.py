@@ -44,8 +44,9 @@ class ArtifactRow:
         return cls(facts.id, facts.key, facts.scope, facts.uid, facts.label, facts.digest, facts.size, facts.made_at)
 
 
-_COLUMNS = ", ".join(item.name for item in fields(ArtifactRow))
-_MARKS = ", ".join("?" for _ in fields(ArtifactRow))
+_NAMES = tuple(item.name for item in fields(ArtifactRow))
+_COLUMNS = ", ".join(_NAMES)
+_MARKS = ", ".join("?" for _ in _NAMES)
 
 
 class ArtifactRows:
@@ -82,8 +83,8 @@ class ArtifactRows:
         self._number += bool(rows)
         with self._catalog.transaction() as db:
             for row in rows:
-                values = [getattr(row, item.name) for item in fields(ArtifactRow)]
-                values[8] = row.used or self._number
+                values = [getattr(row, name) for name in _NAMES]
+                values[_NAMES.index("used")] = row.used or self._number
                 db.execute(f"INSERT OR REPLACE INTO artifacts({_COLUMNS}) VALUES ({_MARKS})", values)  # noqa: S608 -- constants
 
     def remove(self, entries: Collection[str]) -> None:
@@ -134,7 +135,7 @@ class ArtifactRows:
 
     def _row(self, found: tuple[object, ...]) -> ArtifactRow:
         """With the use that is not written down yet."""
-        values = dict(zip((item.name for item in fields(ArtifactRow)), found, strict=True))
+        values = dict(zip(_NAMES, found, strict=True))
         values["used"] = max(int(str(values["used"])), self._used.get(str(values["id"]), 0))
         values["proven"] = bool(values["proven"])
         return ArtifactRow(**values)  # type: ignore[arg-type]  # SQLite's own types

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.artifact_file import MODE, ArtifactFacts, artifact_id, read_facts, read_part, sealed
+from npgxd.store.artifact_file import MODE, ArtifactFacts, Stat, artifact_id, read_facts, read_part, sealed
 from npgxd.store.artifact_memory import ArtifactMemory
 from npgxd.store.artifact_rows import ArtifactRow, ArtifactRows
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SHELF_DIGITS: Final = 2
 _RECENT: Final = 512
-"""Entries whose facts are kept in memory."""
+"""Entries of which it is kept in memory what was read of them."""
 _PAGE: Final = 64
 
 
@@ -44,6 +44,15 @@ class StagedArtifact:
     whole: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
+@dataclass(slots=True)
+class _Read:
+    """An entry that was read in this life: which of its parts were compared with their digests, and the file's stat then."""
+
+    path: str
+    facts: ArtifactFacts
+    checked: dict[int, Stat] = field(default_factory=dict)
+
+
 class ArtifactStore:
     """All entries of a state directory."""
 
@@ -54,7 +63,7 @@ class ArtifactStore:
             state.disk.fsync_directory(state.path)
         self.rows = ArtifactRows(catalog)
         self.memory = ArtifactMemory(catalog)
-        self._recent: OrderedDict[str, ArtifactFacts] = OrderedDict()
+        self._recent: OrderedDict[str, _Read] = OrderedDict()
 
     def path(self, entry: str) -> Path:
         """Where an entry lies."""
@@ -107,28 +116,36 @@ class ArtifactStore:
 
     def facts(self, row: ArtifactRow) -> ArtifactFacts:
         """What an entry's file says of it; StoreError if that is damaged or gone, and then the entry is set aside."""
-        known = self._recent.get(row.id)
-        if known is None:
-            try:
-                known = read_facts(self.path(row.id))
-            except StoreError as error:
-                self.set_aside(row.id, error.message)
-                raise
-            self._recent[row.id] = known
-            if len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
-        return known
+        return self._read_before(row).facts
 
     def read(self, row: ArtifactRow, part: int) -> bytes:
         """One part of an entry, checked; StoreError if it is damaged or gone, and then the entry is set aside."""
-        facts = self.facts(row)
+        before = self._read_before(row)
         if not part:
             self.rows.touch(row.id)
         try:
-            return read_part(self.path(row.id), facts, part)
+            data, before.checked[part] = read_part(before.path, before.facts, part, known=before.checked.get(part))
         except StoreError as error:
             self.set_aside(row.id, error.message)
             raise
+        return data
+
+    def doubt(self, row: ArtifactRow) -> None:
+        """Compare the entry's bytes with their digests again when they are read next."""
+        self._recent.pop(row.id, None)
+
+    def _read_before(self, row: ArtifactRow) -> _Read:
+        known = self._recent.get(row.id)
+        if known is None:
+            path = self.path(row.id)
+            try:
+                known = self._recent[row.id] = _Read(os.fspath(path), read_facts(path))
+            except StoreError as error:
+                self.set_aside(row.id, error.message)
+                raise
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+        return known
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 

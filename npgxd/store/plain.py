@@ -23,10 +23,10 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def open_plain(path: Path, *, beneath: Path | None = None) -> Iterator[int]:
+def open_plain(path: Path | str, *, beneath: Path | None = None) -> Iterator[int]:
     """A descriptor of the plain file ``path``; with ``beneath``, no directory between that root and the file may be a link."""
     try:
-        fd = _open_beneath(beneath, path) if beneath is not None else os.open(path, _FLAGS)
+        fd = _open_beneath(beneath, Path(path)) if beneath is not None else os.open(path, _FLAGS)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
     try:

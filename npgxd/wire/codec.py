@@ -6,7 +6,6 @@ No pickle, no msgpack extension types, and a limit on every length, so that deco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
@@ -15,6 +14,8 @@ from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from npgxd.wire.form import Message
 
 Record = tuple[str, bytes]
@@ -139,10 +140,10 @@ def _unpack(data: bytes, what: str) -> object:
 def _bound_depth(value: object, left: int, what: str) -> None:
     if not left:
         raise ProtocolError(f"{what}: nested deeper than {limits.MAX_DEPTH}")
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         for item in value.values():
             _bound_depth(item, left - 1, what)
     elif isinstance(value, list):
         for item in value:
-            if isinstance(item, (list, Mapping)):
+            if isinstance(item, (list, dict)):
                 _bound_depth(item, left - 1, what)
