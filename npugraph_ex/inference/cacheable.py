@@ -140,9 +140,9 @@ def _opaque_calls(capture: Capture) -> None:
     for node in _calls(capture.dynamo_graph):
         target = node.target
         if isinstance(target, (_OPERATORS.OpOverload, _OPERATORS.OpOverloadPacket)):
-            own = str(target).partition(".")[0] in _OWN_NAMESPACES or not _in_python(target)
+            own = str(target).partition(".")[0] in _OWN_NAMESPACES
             if not own and not any(name.startswith(str(target)) for name in kept):
-                raise _unknown(f"operator {target} is taken apart by Python code that cannot be followed")
+                raise _unknown(f"operator {target} is taken apart by code of a library that cannot be followed")
         elif isinstance(target, FunctionType) and not _of_torch(target):
             raise _unknown(f"{target.__module__}.{target.__qualname__} is called without being looked into (allow_in_graph)")
 
@@ -153,12 +153,6 @@ def _unknown(message: str) -> NotCacheable:
 
 def _of_torch(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] in {"torch", "torch_npu", "_operator", "math"}
-
-
-def _in_python(target: Any) -> bool:
-    """Whether a library's operator is taken apart, when it is traced, by a function that was registered from Python."""
-    overload = target if isinstance(target, _OPERATORS.OpOverload) else getattr(target, target.overloads()[0])
-    return bool(overload.py_kernels)
 
 
 _LOCAL_TARGETS: Final = ("triton_kernel_wrapper", "wrap_with_", "inductor_compiled_code", "call_torchbind", "auto_functionalized")

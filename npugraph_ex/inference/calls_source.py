@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from npugraph_ex.inference.facts import Fact, Facts
     from npugraph_ex.inference.facts_paths import Node
+from npugraph_ex.inference.facts_shapes import used
 
 CHECK: Final = "check_call"
 _MUTABLE: Final = frozenset({"list", "dict", "set", "deque", "OrderedDict"})
@@ -42,6 +43,7 @@ _STEPS: Final = {
     "body": "vars({base})",
     "fields": "tuple({base}.__dataclass_fields__)",
 }
+_PARTS: Final = {part: part for part in ("size", "stride", "storage_offset")}
 _PHRASES: Final = {
     "type": "type({value}) is not {type}",
     "len": "len({value}) != {data}",
@@ -197,7 +199,7 @@ class _Writer:
             lacks=f"{own}holds_otherwise",
             number=number,
             was=bool(was),
-            type=f"{own}t{fact.data}",
+            type=f"{own}t{int(fact.data)}" if fact.kind == "type" else "",
             known=f"{own}k{own}{number}",
         )
 
@@ -228,11 +230,11 @@ class _Writer:
         else:
             parts.append(f"{value}.layout is not {own}y{number}")
         if fact.offset is not None:
-            parts.append(f"{value}.storage_offset() != {fact.offset}")
+            parts.append(f"{value}.storage_offset() != {int(fact.offset)}")
         if "complex" in fact.dtype:
             parts.append(f"{value}.is_conj() is not {fact.conjugated}")
         if fact.format is not None:
-            parts.append(f"{own}format({value}) != {fact.format}")
+            parts.append(f"{own}format({value}) != {int(fact.format)}")
         return " or ".join(parts)
 
     def _sizes(self, ask: str, sizes: Sequence[int | None]) -> list[str]:
@@ -251,12 +253,13 @@ class _Writer:
         yield f"len({{*({own}s := {own}storages(({tensors},)))}}) != {len(set(groups))}"
         for place, group in enumerate(groups):
             if group != place:
-                yield f"{own}s[{place}] != {own}s[{group}]"
+                yield f"{own}s[{place}] != {own}s[{int(group)}]"
 
     def _range(self, text: str, places: Sequence[tuple[int, str, int | None]]) -> str:
+        used(text)  # refuses what is no arithmetic
         for number, (node, part, axis) in enumerate(places):
             value = self._value(node)
-            ask = value if part == "value" else f"{value}.{part}({'' if axis is None else axis})"
+            ask = value if part == "value" else f"{value}.{_PARTS[part]}({'' if axis is None else int(axis)})"
             text = text.replace(f"S[{number}]", ask)
         return text
 

@@ -7,6 +7,8 @@ that is part of torch or of Python is covered by their versions too, so what has
 
 from __future__ import annotations
 
+import dis
+import itertools
 import sys
 import sysconfig
 from pathlib import Path
@@ -42,6 +44,19 @@ def _names(code: CodeType) -> Iterator[str]:
             yield constant
 
 
+def compares_identity(code: CodeType) -> bool:
+    """Whether it asks, of anything but a constant, if two objects are one: with ``is``, or ``id``."""
+    if code.co_filename.startswith(_VERSIONED):
+        return False
+    steps = list(dis.get_instructions(code))
+    asked = any(step.opname == "IS_OP" and before.opname != "LOAD_CONST" for before, step in itertools.pairwise(steps))
+    return asked or "id" in code.co_names or any(map(compares_identity, _inner(code)))
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+
+
 def uncovered(
     traced: Iterable[CodeType], functions: Iterable[Any], classes: Iterable[type], names: frozenset[str]
 ) -> list[CodeType]:
@@ -55,9 +70,8 @@ def uncovered(
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
+    for inner in _inner(code):
+        yield from _nested(inner)
 
 
 def find_by_name(left: Sequence[CodeType], paths: Paths) -> list[Draft]:

@@ -6,6 +6,7 @@ in every process.
 
 from __future__ import annotations
 
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 from npugraph_ex.inference.codes import class_described, class_name, code_digest
 from npugraph_ex.inference.facts import ClassFact, Fact, Facts
-from npugraph_ex.inference.facts_code import find_by_name, names_used, uncovered
+from npugraph_ex.inference.facts_code import compares_identity, find_by_name, names_used, uncovered
 from npugraph_ex.inference.facts_guards import Draft, drafts
 from npugraph_ex.inference.facts_paths import MISSING, NoPath, Paths, Roots, follow, spoken
 from npugraph_ex.inference.facts_settings import settings_now, versions_now
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from npugraph_ex.inference.capture import Capture
 
+_INTERCHANGEABLE: Final = (int, float, complex, str, bytes, tuple, type, FunctionType, ModuleType, type(None))
+"""Whose identity says no more than their value, which is a fact of its own."""
 _UNCLASSED: Final = ("builtins", "torch._tensor", "torch.nn.parameter")
 """Modules whose classes need no code facts: nothing of theirs can be overridden, and versions stand for them."""
 
@@ -200,13 +203,19 @@ def _range(text: str, ranges: Ranges, nodes: Sequence[int | None]) -> Fact | Non
 
 def _about_several(capture: Capture, facts: Sequence[Fact], values: Sequence[Any], sizes: _Sizes) -> list[Fact]:
     nodes = sorted({fact.node for fact in facts if fact.kind == "tensor"})
-    once = {id(values[node]): node for node in reversed(nodes)}
-    found = list(sizes.facts)
-    if len(once) > 1:
-        found.append(Fact("distinct", -1, sorted(once.values())))
+    found = list(sizes.facts) + _distinct(nodes, values)
+    if any(map(compares_identity, capture.traced)):
+        objects = {fact.node for fact in facts if fact.kind == "type"}
+        found += _distinct(sorted(node for node in objects if not isinstance(values[node], _INTERCHANGEABLE)), values)
     if len(nodes) > 1 and _changes_something(capture):
         found.append(Fact("storage", -1, [nodes, aliases([values[node] for node in nodes])]))
     return found
+
+
+def _distinct(nodes: Sequence[int], values: Sequence[Any]) -> list[Fact]:
+    """That these are as many objects as they were: Dynamo guards which are one, and takes for granted which are not."""
+    once = {id(values[node]): node for node in reversed(nodes)}
+    return [Fact("distinct", -1, sorted(once.values()))] if len(once) > 1 else []
 
 
 def _changes_something(capture: Capture) -> bool:

@@ -150,7 +150,7 @@ class Misfits:
         for node in nodes:
             other = seen.setdefault(id(self.values[node]), node)
             if other != node:
-                return f"{self._spoken(node)} and {self._spoken(other)} are one tensor"
+                return f"{self._spoken(node)} and {self._spoken(other)} are one object"
         return ""
 
     def _sharing(self, nodes: Sequence[int], was: Sequence[int], now: Sequence[int]) -> str:
@@ -163,6 +163,8 @@ class Misfits:
         numbers = {}
         for place, (node, part, axis) in enumerate(places):
             value = self.values[node]
+            if value is None:
+                return f"{self._spoken(node)} is None"
             numbers[place] = value if part == "value" else _part(value, part, axis)
         try:
             fits = holds(text, numbers)
