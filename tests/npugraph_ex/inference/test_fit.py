@@ -212,7 +212,7 @@ STATE = {
     "tied weights untied": (lambda m: changed(m.tied, "weight", nn.Parameter(m.head.weight.clone())), "is no longer self."),
     "a parameter's dtype": (lambda m: changed(m.first, "weight", nn.Parameter(torch.ones(4, 4).half())), "torch.float16"),
     "a parameter's shape": (lambda m: changed(m.first, "weight", nn.Parameter(torch.ones(5, 4))), "had shape (4, 4), has (5, 4)"),
-    "a parameter's data": (lambda m: switched(lambda kind: m.first.to(kind), torch.float64, torch.float32), "torch.float64"),
+    "a parameter's data": (lambda m: switched(m.first.to, torch.float64, torch.float32), "torch.float64"),
     "a parameter that is frozen": (
         lambda m: switched(m.first.weight.requires_grad_, False, True),
         "requires_grad True, has False",
@@ -222,7 +222,7 @@ STATE = {
         "deterministic algorithms: was False, is True",
     ),
     "default dtype": (lambda _m: switched(torch.set_default_dtype, torch.float64, torch.float32), "default dtype"),
-    "default device": (lambda _m: torch.device("meta"), "was"),  # noqa: PLW0108 -- a device is entered anew each time
+    "default device": (lambda _m: torch.device("meta"), "was"),
     "autocast": (lambda _m: torch.autocast("cpu", torch.bfloat16), "autocast on cpu: was '', is 'torch.bfloat16'"),
     "matmul precision": (lambda _m: switched(torch.set_float32_matmul_precision, "medium", "highest"), "matmul precision"),
     "attention back ends": (lambda _m: switched(torch.backends.cuda.enable_flash_sdp, False, True), "attention back ends"),
