@@ -10,20 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
-from tools.bench import files, library
+from tools.bench import cold_clients, files, library, soak
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
 from tools.demo.node import JOBS, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+Bench = Callable[[Path, Children], dict[str, str]]
 REPOSITORY = Path(__file__).parents[2]
 IMPORT_AFTER_TORCH = "import time, torch; b = time.perf_counter(); import npgxd.client; print((time.perf_counter() - b) * 1000)"
 IMPORT_ALONE = "import time; b = time.perf_counter(); import npgxd.client; print((time.perf_counter() - b) * 1000)"
@@ -32,12 +31,16 @@ IMPORT_ALONE = "import time; b = time.perf_counter(); import npgxd.client; print
 def main() -> None:
     """Run the benches that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description="Measure npgxd on a simulated CANN.")
-    parser.add_argument("bench", nargs="*", choices=[*BENCHES, []], help="which; all by default")
-    chosen = parser.parse_args().bench or list(BENCHES)
+    parser.add_argument("bench", nargs="*", choices=[*BENCHES, []], help="which; all but soak by default")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long soak takes (default: 10)")
+    parser.add_argument("--clients", type=int, default=64, help="how many clients soak has at a time (default: 64)")
+    options = parser.parse_args()
+    chosen = options.bench or [name for name in BENCHES if name != "soak"]
+    benches: dict[str, Bench] = {**BENCHES, "soak": partial(soak.soak, minutes=options.minutes, clients=options.clients)}
     print(f"simulated CANN; {psutil.cpu_count()} processors, load {psutil.getloadavg()[0]:.1f}")
     for name in chosen:
         with tempfile.TemporaryDirectory(prefix="npgxd-bench-") as directory, Children(f"bench-{name}") as children:
-            for what, figures in BENCHES[name](Path(directory) / "node", children).items():
+            for what, figures in benches[name](Path(directory) / "node", children).items():
                 print(f"{what:<64} {figures}", flush=True)
 
 
@@ -148,12 +151,14 @@ def _spread(values: list[float], unit: str) -> str:
     return f"min {min(values):.2f}  median {statistics.median(values):.2f}  max {max(values):.2f} {unit} (n={len(values)})"
 
 
-BENCHES: dict[str, Callable[[Path, Children], dict[str, str]]] = {
+BENCHES: dict[str, Bench] = {
     "known": known_records,
     "cold": cold_compile,
     "starts": starts,
     "many": library.many,
     "gc": library.gc,
+    "clients": cold_clients.cold_clients,
+    "soak": soak.soak,
     "publish": files.publish,
     "fingerprint": files.fingerprint,
 }
