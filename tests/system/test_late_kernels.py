@@ -1,0 +1,113 @@
+"""Ranks that do not wait for their kernels, on a whole node: they change at one call, whatever becomes of the daemon or of one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest_node import Node, eventually
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+pytest.importorskip("torch.distributed")
+
+SCRIPT = Path(__file__).with_name("late_ranks.py")
+RANKS = 4
+LONG_S = 150.0
+
+
+class Job:
+    """The ranks of one job, as a process of their own."""
+
+    def __init__(self, node: Node, **ask: object) -> None:
+        self.reports = node.directory / "reports"
+        self.reports.mkdir()
+        path = node.directory / "job.json"
+        path.write_text(json.dumps({"ranks": RANKS, "size": 32, "collective": True, **ask}))
+        self.errors = node.directory / "job.err"
+        self.process: subprocess.Popen[bytes] = node.spawn(str(SCRIPT), str(path), str(self.reports), stderr=self.errors)
+
+    def calls(self, rank: int) -> int:
+        path = self.reports / f"{rank}.calls"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def kill(self, rank: int) -> None:
+        os.kill(json.loads((self.reports / "pids").read_text())[rank], signal.SIGKILL)
+
+    def codes(self) -> list[int]:
+        """How each rank ended; a rank that hangs would run into the timeout."""
+        self.process.wait(LONG_S)
+        return json.loads((self.reports / "codes.json").read_text())["codes"]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What each rank wrote down at its end; all ended well."""
+        codes = self.codes()
+        assert codes == [0] * RANKS, self.why()
+        return [json.loads((self.reports / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+    def why(self) -> str:
+        return self.errors.read_text() + "".join(path.read_text() for path in self.reports.glob("*.err"))
+
+
+@pytest.fixture
+def slow_node(make_node: Callable[..., Node]) -> Node:
+    """A node on which the kernels of a small graph take a second or two."""
+    made = make_node(startup_s=1.0, per_op_s=0.2)
+    made.start()
+    return made
+
+
+def test_four_ranks_with_a_collective_change_at_the_same_call(slow_node: Node) -> None:
+    told = Job(slow_node).told()
+    assert [(rank["state"], rank["reason"]) for rank in told] == [("INSTALLED", "compiled")] * RANKS
+    (at,) = {rank["changed_at"] for rank in told}
+    assert at > 2  # it did run before
+    assert [rank["renewed"] for rank in told] == [[at]] * RANKS
+    assert all(rank["right"] and rank["loaded"] == 1 for rank in told)
+    assert len({rank["last"] for rank in told}) == 1
+
+
+def test_a_daemon_killed_in_the_middle_hangs_nobody_and_nobody_changes_alone(slow_node: Node) -> None:
+    job = Job(slow_node)
+    eventually(lambda: job.calls(0) > 1 and slow_node.compilers(), "the graph runs while its kernels are compiled")
+    slow_node.kill()
+    told = job.told()
+    assert all(rank["right"] for rank in told)
+    assert len({rank["last"] for rank in told}) == 1
+    assert {(rank["state"], rank["changed_at"]) for rank in told} == {("DEGRADED", None)}
+    assert {rank["reason"] for rank in told} <= {"daemon_unavailable", "not_agreed"}  # the kernels of some may have been ready
+
+
+def test_a_daemon_restarted_in_the_middle_brings_them_to_one_call_all_the_same(slow_node: Node) -> None:
+    job = Job(slow_node)
+    eventually(lambda: job.calls(0) > 1 and slow_node.compilers(), "the graph runs while its kernels are compiled")
+    slow_node.kill()
+    slow_node.start()
+    told = job.told()
+    assert all(rank["right"] for rank in told)
+    assert {rank["state"] for rank in told} == {"INSTALLED"}
+    assert len({rank["changed_at"] for rank in told}) == 1
+
+
+def test_a_rank_killed_in_the_middle_hangs_nobody(slow_node: Node) -> None:
+    job = Job(slow_node)
+    eventually(lambda: job.calls(0) > 1 and slow_node.compilers(), "the graph runs while its kernels are compiled")
+    job.kill(3)
+    codes = job.codes()
+    # The others' collective fails, as it would without npgxd; nothing of ours waits for the dead rank.
+    assert codes == [1, 1, 1, -signal.SIGKILL], job.why()
+    assert all("Gloo" in (job.reports / f"{rank}.err").read_text() or "gloo" in job.why() for rank in range(3))
+
+
+def test_a_rank_that_never_calls_again_keeps_nobody_from_changing(slow_node: Node) -> None:
+    told = Job(slow_node, collective=False, stops=3, calls=2, ordinary_end=True).told()
+    assert all(rank["right"] for rank in told)
+    assert [rank["state"] for rank in told] == ["INSTALLED"] * 3 + ["QUEUED"]
+    assert len({rank["changed_at"] for rank in told[:3]}) == 1
+    assert (told[3]["calls"], told[3]["changed_at"]) == (2, None)
