@@ -284,18 +284,26 @@ def test_a_child_that_was_forked_away_is_found_after_its_worker_was_killed(
     assert not runs(orphan)
 
 
-BLOCKED = """
+HANGING_PACKAGE = """
 import os, sys
 out = sys.argv[sys.argv.index("-o") + 1]
-os.mkdir(os.path.join(out, "..", ".owner.json"))
 with open(os.path.join(out, "x.run"), "w") as package:
     package.write("#!/bin/sh\\n(trap '' TERM; setsid sleep 600 & wait) &\\nsleep 600\\n")
 print("generate run package x.run success")
 """
 
 
+def test_an_installer_that_hangs_is_ended_at_the_jobs_deadline_with_all_its_children(bench: Bench, tmp_path: Path) -> None:
+    job = bench.start(bench.spec([ADD], op_compiler=compiler(tmp_path / "op_compiler", HANGING_PACKAGE), deadline_s=4.0))
+    until(lambda: len([one for one in family_of(job) if one.name == "sleep"]) == 2, "the installer and its child hang")
+    (failed,) = bench.finish(job)[-1].failed
+    assert failed.reason == "the run package's installer did not end within 4 s"
+    assert failed.transient
+    assert family_of(job) == []
+
+
 def test_a_program_whose_claim_cannot_be_written_is_ended(bench: Bench, tmp_path: Path) -> None:
-    script = compiler(tmp_path / "op_compiler", BLOCKED)
+    script = compiler(tmp_path / "op_compiler", HANGING_PACKAGE + 'os.mkdir(os.path.join(out, "..", ".owner.json"))\n')
     job = bench.start(bench.spec([ADD], op_compiler=script))
     (failed,) = bench.finish(job)[-1].failed
     assert ".owner.json" in failed.reason
