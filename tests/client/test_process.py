@@ -108,6 +108,36 @@ def test_fc71_an_exit_in_the_middle_of_a_round_is_not_held_up(environ, fake_proc
     assert done.returncode == 7, done.stderr
 
 
+def test_fc71_an_exit_is_not_held_up_by_what_is_followed_in_the_background_nor_is_a_forked_childs(environ, fake_process):
+    fake_process("unsettled")
+    done = python(
+        """
+        import os
+        import sys
+        import threading
+        from npgxd.client import current
+        from npgxd.client.background import Place
+        from npgxd.client.changing import Calls, Change
+
+        told, calls = threading.Event(), Calls()
+        current().static_kernels_in_background(
+            [("a.json", b"{}")], graph="m", change=Change(calls), place=Place(alone=True),
+            on_ready=print, on_end=print, on_progress=lambda _: told.set(),
+        )
+        assert told.wait(60)
+        child = os.fork()
+        if child == 0:
+            assert not calls.begin()
+            assert current().welcome() is not None  # over a connection of its own
+            sys.exit(6)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+        sys.exit(7)
+        """,
+        **environ,
+    )
+    assert done.returncode == 7, done.stderr
+
+
 def test_a_lease_ends_when_the_process_does_even_when_killed(environ, fake, store):
     daemon = fake()
     done = python(
