@@ -13,7 +13,6 @@ namespace {
 constexpr const char* kImplMode = "high_performance";
 
 Json tensor_json(const Operand& operand, int64_t index, const Tensor& tensor) {
-  const char* format = format_word(tensor.format);
   const Shape& shape = tensor.format == ACL_FORMAT_FRACTAL_NZ ? tensor.storage : tensor.shape;
   Object told{
       {"name", operand.name},
@@ -21,9 +20,9 @@ Json tensor_json(const Operand& operand, int64_t index, const Tensor& tensor) {
       {"param_type", operand.param_type},
       {"dtype", dtype_word(tensor.dtype)},
       {"shape", shape},
-      {"format", format},
+      {"format", format_word(tensor.format)},
       {"origin_shape", tensor.shape},
-      {"origin_format", tensor.format == ACL_FORMAT_FRACTAL_NZ ? "ND" : format},
+      {"origin_format", "ND"},
       {"value_depend", operand.constant.has_value()},
   };
   if (operand.constant) told["const_data"] = *operand.constant;

@@ -165,6 +165,14 @@ ACLNN(aclnnBitwiseAndTensor, (const aclTensor* self, const aclTensor* other, acl
       { plan_bits(plan, "BitwiseAnd", "LogicalAnd", self, other, out, [](int64_t a, int64_t b) { return a & b; }); })
 ACLNN(aclnnBitwiseOrTensor, (const aclTensor* self, const aclTensor* other, aclTensor* out),
       { plan_bits(plan, "BitwiseOr", "LogicalOr", self, other, out, [](int64_t a, int64_t b) { return a | b; }); })
+ACLNN(aclnnBitwiseAndScalar, (const aclTensor* self, const aclScalar* other, aclTensor* out), {
+  const int64_t mask = other->whole;
+  map1(plan, "BitwiseAnd", self, out, [mask](auto a) { return static_cast<int64_t>(a) & mask; });
+})
+ACLNN(aclnnBitwiseOrScalar, (const aclTensor* self, const aclScalar* other, aclTensor* out), {
+  const int64_t bits = other->whole;
+  map1(plan, "BitwiseOr", self, out, [bits](auto a) { return static_cast<int64_t>(a) | bits; });
+})
 
 // ---- choices --------------------------------------------------------------------------------------------------------
 

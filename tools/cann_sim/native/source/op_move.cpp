@@ -186,6 +186,17 @@ ACLNN(aclnnArange, (const aclScalar* start, const aclScalar* end, const aclScala
             });
   static_cast<void>(end);  // the output's size tells it
 })
+ACLNN(aclnnForeachCopy, (const aclTensorList* sources, aclTensorList* targets), {
+  const std::vector<const aclTensor*>& from = sources->items;
+  std::vector<Tensor> all, to;
+  for (size_t i = 0; i < from.size(); ++i) {
+    all.push_back(*from[i]);
+    to.push_back(*targets->items[i]);
+  }
+  plan.step("ForeachCopy", {Operand::dynamic("x", all)}, {Operand::dynamic("y", to)}, {}, [all, to] {
+    for (size_t i = 0; i < all.size(); ++i) compute_copy(all[i], to[i]);
+  });
+})
 ACLNN(aclnnCat, (const aclTensorList* tensors, int64_t dim, aclTensor* out), { plan_concatenation(plan, tensors, dim, out); })
 
 ACLNN(aclnnEmbedding, (const aclTensor* weight, const aclTensor* indices, const aclTensor* out), {

@@ -172,22 +172,7 @@ const char* dtype_word(aclDataType dtype) {
   }
 }
 
-const char* format_word(aclFormat format) {
-  switch (format) {
-    case ACL_FORMAT_NCHW:
-      return "NCHW";
-    case ACL_FORMAT_NHWC:
-      return "NHWC";
-    case ACL_FORMAT_NCL:
-      return "NCL";
-    case ACL_FORMAT_NCDHW:
-      return "NCDHW";
-    case ACL_FORMAT_FRACTAL_NZ:
-      return "FRACTAL_NZ";
-    default:
-      return "ND";
-  }
-}
+const char* format_word(aclFormat format) { return format == ACL_FORMAT_FRACTAL_NZ ? "FRACTAL_NZ" : "ND"; }
 
 bool is_integral(aclDataType dtype) {
   return dtype != ACL_FLOAT && dtype != ACL_FLOAT16 && dtype != ACL_BF16 && dtype != ACL_DOUBLE;

@@ -41,6 +41,7 @@ int64_t axis_of(int64_t axis, size_t rank);
 
 // The word of the record schema for a dtype; Refused for one that it has no word for.
 const char* dtype_word(aclDataType dtype);
+// The word for a format. torch_npu names the formats of base tensors by their rank; kernels of this kind take them as ND.
 const char* format_word(aclFormat format);
 bool is_integral(aclDataType dtype);
 

@@ -1,0 +1,128 @@
+"""Programs on simulated NPUs: each is a process of its own with the unmodified torch_npu on a simulated libascendcl.
+
+They need torch_npu, which changes what `import torch` does, so `make npu` runs them in an environment of their own; elsewhere they
+are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tools.cann_sim import SimulatedCann, create
+from tools.cann_sim.native import Wheel, build, find_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS = Path(__file__).parent / "programs"
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class Npu:
+    """A machine with simulated NPUs: programs run there, each in a process of its own, and report in JSON."""
+
+    cann: SimulatedCann
+    directory: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        dropped = ("ASCEND_", "NPGXD_", "CANN_SIM_", "RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCH")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        kept |= self.cann.env()
+        kept["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "examples"), kept["PYTHONPATH"]])
+        return {**kept, "OMP_NUM_THREADS": "1", **more}
+
+    def start(self, program: str, *arguments: str | Path, report: Path, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), str(report), *map(str, arguments)]
+        return subprocess.Popen(
+            command,
+            cwd=self.directory,
+            env=self.environment(**environment),
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, program: str, *arguments: str | Path, **environment: str) -> dict[str, Any]:
+        """Run ``programs/<program>.py`` to its end; what it reported."""
+        report = self.directory / f"{program}.json"
+        process = self.start(program, *arguments, report=report, **environment)
+        said, _ = process.communicate(timeout=150)
+        assert process.returncode == 0, said[-6000:]
+        return json.loads(report.read_text())
+
+    def ranks(self, program: str, count: int, *arguments: str | Path, **environment: str) -> list[dict[str, Any]]:
+        """Run ``count`` ranks of one job, each with a device of its own."""
+        reports = [self.directory / f"{program}.{rank}.json" for rank in range(count)]
+        rendezvous = self.directory / "rendezvous"
+        started = [
+            self.start(
+                program,
+                *arguments,
+                report=report,
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(count),
+                LOCAL_WORLD_SIZE=str(count),
+                TORCHELASTIC_RUN_ID="one",
+                RENDEZVOUS=str(rendezvous),
+                **environment,
+            )
+            for rank, report in enumerate(reports)
+        ]
+        said = [process.communicate(timeout=150)[0] for process in started]
+        rendezvous.unlink(missing_ok=True)
+        assert [process.returncode for process in started] == [0] * count, "\n----\n".join(text[-4000:] for text in said)
+        return [json.loads(report.read_text()) for report in reports]
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Wheel:
+    """The installed torch_npu, or a skip that says why."""
+    try:
+        return find_wheel()
+    except LookupError as error:
+        pytest.skip(f"NOT TESTED HERE: {error} (make npu does both)")
+
+
+@pytest.fixture(scope="session")
+def homes(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], SimulatedCann]:
+    """Simulated CANN homes by version, with libraries; tests share them and do not change them."""
+
+    @cache
+    def home(version: str) -> SimulatedCann:
+        cann = create(tmp_path_factory.mktemp("cann") / version, version=version)
+        build(cann, wheel)
+        return cann
+
+    return home
+
+
+@pytest.fixture
+def make_npu(homes: Callable[[str], SimulatedCann], tmp_path: Path) -> Callable[..., Npu]:
+    """Make machines; ``version`` is that of their CANN, which is shared unless ``cann`` gives one."""
+
+    def make(version: str = "9.1.0", *, cann: SimulatedCann | None = None) -> Npu:
+        directory = tmp_path / f"npu-{version}"
+        directory.mkdir()
+        if cann is not None:
+            build(cann)
+        return Npu(cann or homes(version), directory)
+
+    return make
+
+
+@pytest.fixture
+def npu(make_npu: Callable[..., Npu]) -> Npu:
+    """A machine with CANN 9.1.0."""
+    return make_npu()
