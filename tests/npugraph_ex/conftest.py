@@ -17,6 +17,8 @@ from npgxd.wire.states import ClientState, Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from npgxd.client.changing import Change
+
 TOOLCHAIN = ToolchainInfo(
     soc="Ascend910B3", family="ascend910b", cann_version="9.1.0", simulated=True, cores=CoreCounts(vector=40, cube=20)
 )
@@ -88,6 +90,25 @@ class FakeClient:
         count = len(records)
         return outcome(records=count, unique=count, compiled=count)
 
+    def static_kernels_in_background(self, records: Sequence[tuple[str, bytes]], **asked: Any) -> None:
+        """Nothing happens until a test calls ``ready`` and ``end``, as the client's thread does."""
+        self.told.append(("submitted", asked["graph"]))
+        self.rounds.append({"records": list(records), **asked})
+
+    def ready(self, number: int = -1, **facts: Any) -> Change:
+        """The kernels of a round are leased, and there is nobody to agree with."""
+        asked = self.rounds[number]
+        count = len(asked["records"])
+        asked["outcome"] = outcome(records=count, unique=count, compiled=count, **facts)
+        asked["on_ready"](asked["outcome"])
+        asked["change"].make_alone()
+        return asked["change"]
+
+    def end(self, number: int = -1) -> Outcome:
+        """What the graph's follower tells in the end."""
+        asked = self.rounds[number]
+        return asked["on_end"](asked["outcome"])
+
     def gathered(self, round_id: str) -> list[tuple[str, bytes]]:
         return [*self.rounds[-1]["records"], *self.rounds[-1]["records"]] if round_id else []
 
@@ -100,7 +121,7 @@ def clean_process(tmp_path, monkeypatch):
     script.write_text("# the running script\n")
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
     monkeypatch.chdir(tmp_path)
-    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "NPGXD_SOC"):
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "NPGXD_SOC", "NPGXD_WAIT"):
         monkeypatch.delenv(name, raising=False)
     npugraph_ex.reset()
     yield
