@@ -41,6 +41,8 @@ log = logging.getLogger("npgxd")
 DEADLINE_S: Final = 1800.0
 """How long a look-up waits for another process's build where its caller does not say."""
 PUBLISH_S: Final = 60.0
+_SLOW_DISK: Final = 20e6
+"""Bytes a second that any disk takes."""
 
 
 @plain
@@ -167,8 +169,9 @@ class ArtifactClient:
             message = Publish(key=head.key, digest=head.digest, size=head.size, part=part, label=head.label, meta=head.meta)
             piece = bytes(view[part * size : (part + 1) * size])
             patience = self._session.patience.silence_s
-            # The last part is answered when the whole entry is on the disk.
-            reply = self._session.request(message, [piece], timeout_s=left if part == last else min(left, patience))
+            if part == last:  # it is answered when the whole entry is on the disk
+                patience += len(data) / _SLOW_DISK
+            reply = self._session.request(message, [piece], timeout_s=min(left, patience))
             if isinstance(reply.message, Published):
                 return
             if not isinstance(reply.message, PublishTaken):

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,10 @@ class Asked:
 
 
 class FakeDaemon:
-    """Serves in a thread. ``script`` sees each request first: a Message or raw parts are sent, SILENT is silence, None is the usual."""
+    """Serves in a thread. ``script`` sees each request first.
+
+    What it returns is sent: a Message, one with its frames, or raw parts; SILENT is silence, None is the usual.
+    """
 
     def __init__(self, socket: Path, store: Path, *, script: Script | None = None, **welcome: object) -> None:
         self.socket, self.store = socket, store
@@ -61,6 +65,8 @@ class FakeDaemon:
         self.followers: dict[str, bytes] = {}
         self.greeted: set[bytes] = set()
         self.leased: list[str] = []
+        self.events: deque[m.Message] = deque()
+        """Sent to everybody who said hello, one after the other."""
         self.settle = threading.Event()
         """Rounds are settled while this is set (from the start)."""
         self.settle.set()
@@ -96,6 +102,10 @@ class FakeDaemon:
         if self._router.poll(20):
             identity, *parts = self._router.recv_multipart()
             self._serve(identity, parts)
+        while self.events:
+            event = self.events.popleft()
+            for identity in self.greeted:
+                self._send(identity, event, 0)
         for name, identity in list(self.followers.items()):
             self._send(identity, self._progress(name), 0)
             if self.rounds[name].result:
@@ -114,6 +124,8 @@ class FakeDaemon:
         frames: list[bytes] = []
         if isinstance(scripted, m.Message):
             reply = scripted
+        elif isinstance(scripted, tuple):
+            reply, frames = scripted
         else:
             reply, frames = self._answer(identity, message, envelope.frames)
         self._send(identity, reply, envelope.id, frames)
