@@ -5,10 +5,13 @@ any more; a kernel is accepted only by the package's own index and its own json;
 The daemon's loop never waits for anything in here.
 """
 
+from npgxd.compile.batches import Batch, PlanItem, apart
+from npgxd.compile.costs import Costs, Estimate, KernelSeen, RunSeen, size_of
 from npgxd.compile.directory import JobDirectory, Pruned, prune_jobs
 from npgxd.compile.job import (
     CompilerFacts,
     Event,
+    JobEnding,
     JobFailed,
     JobItem,
     JobProgress,
@@ -20,7 +23,9 @@ from npgxd.compile.job import (
     MadePackage,
 )
 from npgxd.compile.leftovers import Leftovers, end_leftovers
-from npgxd.compile.plan import Batch, PlanItem, plan
+from npgxd.compile.machine import Grant, Machine
+from npgxd.compile.narrowing import Seen, Split, narrow
+from npgxd.compile.plan import Planned, Queue, Slots, Terms, next_batch
 from npgxd.compile.pool import Pool
 from npgxd.compile.probe import probe
 from npgxd.compile.running import Job
@@ -28,24 +33,40 @@ from npgxd.compile.running import Job
 __all__ = [
     "Batch",
     "CompilerFacts",
+    "Costs",
+    "Estimate",
     "Event",
+    "Grant",
     "Job",
     "JobDirectory",
+    "JobEnding",
     "JobFailed",
     "JobItem",
     "JobProgress",
     "JobResult",
     "JobSpec",
     "JobStarted",
+    "KernelSeen",
     "KeyFailed",
     "Leftovers",
+    "Machine",
     "MadeKernel",
     "MadePackage",
     "PlanItem",
+    "Planned",
     "Pool",
     "Pruned",
+    "Queue",
+    "RunSeen",
+    "Seen",
+    "Slots",
+    "Split",
+    "Terms",
+    "apart",
     "end_leftovers",
-    "plan",
+    "narrow",
+    "next_batch",
     "probe",
     "prune_jobs",
+    "size_of",
 ]

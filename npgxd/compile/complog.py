@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from npgxd.compile.job import JobItem, JobProgress
+from npgxd.compile.narrowing import Seen
+from npgxd.compile.outcome import outcome_of_signal, passing_cause
+from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,8 +30,9 @@ _MAX_REASON = 500
 _KEPT_LOGS = 20
 _NAMED = 16
 _SAYS_ERROR = re.compile(r"\bERROR\b|\bE\d{5}\b|\b[Ee]rror:|Traceback|[Ff]ailed")
-_PASSING = re.compile(
-    r"killed by signal|out of memory|cannot allocate|MemoryError|bad_alloc|no space left|Killed\b", re.IGNORECASE
+_KILLED = re.compile(r"killed by signal (\d+)", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"no implementation|no ops? for|not implemented|op(?:erator)? .{0,80}not support|unsupported op", re.IGNORECASE
 )
 
 
@@ -39,6 +43,7 @@ class Complaint:
     log: Path
     reason: str
     transient: bool
+    outcome: KeyOutcome = KeyOutcome.FAILED
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class LogWatch:
     kernels_each: int = 1
     _first_seen: dict[str, float] = field(default_factory=dict)
     _took: dict[str, float] = field(default_factory=dict)
+    _ended_unseen: list[float] = field(default_factory=list)
+    """When kernels were found to have ended that nobody had seen at work."""
 
     def progress(self, now: float) -> JobProgress:
         """How many of the items are done, and the op types at work. ``now`` is monotonic seconds."""
@@ -62,10 +69,27 @@ class LogWatch:
                     self._first_seen.setdefault(kernel, now)
                 elif name.endswith(_SUCCEEDED):
                     kernel = name.removesuffix(_SUCCEEDED)
+                    if kernel not in self._took and kernel not in self._first_seen:
+                        self._ended_unseen.append(now)
                     self._took.setdefault(kernel, now - self._first_seen.get(kernel, now))
         done = min(len(self._took) // self.kernels_each, len(self.items))
         current = {kind for kernel in working if (kind := op_type_in(kernel, (item.op_type for item in self.items)))}
         return JobProgress(done, len(self.items), tuple(sorted(current))[:_NAMED])
+
+    @property
+    def began(self) -> float | None:
+        """When the first kernel's log was seen (monotonic seconds); None: none was seen yet."""
+        return min((*self._first_seen.values(), *self._ended_unseen), default=None)
+
+    def seen(self) -> dict[str, Seen]:
+        """Where op_compiler was with each item when it was last looked at."""
+        working = assign(self.items, [kernel for kernel in self._first_seen if kernel not in self._took])
+        rest = [item for item in self.items if item.key not in working]
+        finished = assign(rest, list(self._took))
+        return {
+            item.key: Seen.WORKING if item.key in working else Seen.FINISHED if item.key in finished else Seen.UNTOUCHED
+            for item in self.items
+        }
 
     def cost_of(self, kernel: str, otherwise: float) -> float:
         """Seconds that this kernel took, by its log; ``otherwise`` where that was too short to be seen."""
@@ -92,14 +116,26 @@ def match(missing: Sequence[JobItem], said: Sequence[Complaint]) -> dict[str, Co
     A log's name begins with the op type and the first tensor's dtype, format and dimensions, as a dump's file name does; the
     rest is op_compiler's own.  So the best fitting log is taken, each for one key, and none that is about another op type.
     """
-    scored = sorted(
-        ((-_fit(item, one), at, item.key, number) for at, item in enumerate(missing) for number, one in enumerate(said)),
-    )
-    chosen: dict[str, Complaint] = {}
+    names = [one.log.name.removesuffix(_WORKING) for one in said]
+    return {key: said[number] for key, number in assign(missing, names).items()}
+
+
+def assign(items: Sequence[JobItem], names: Sequence[str]) -> dict[str, int]:
+    """Which of the logs' ``names``, by its place, is each key's: the best fitting first, each for one key, none of another op type."""
+    words = [(item.key, _telling(item)) for item in items]
+    spelled = [f"_{name}_" for name in names]
+    scored = [
+        (-score, at, number)
+        for at, (_, telling) in enumerate(words)
+        for number, name in enumerate(spelled)
+        if (score := _fit(telling, name))
+    ]
+    chosen: dict[str, int] = {}
     used: set[int] = set()
-    for score, _, key, number in scored:
-        if score < 0 and key not in chosen and number not in used:
-            chosen[key] = said[number]
+    for _, at, number in sorted(scored):
+        key = words[at][0]
+        if key not in chosen and number not in used:
+            chosen[key] = number
             used.add(number)
     return chosen
 
@@ -118,11 +154,15 @@ def keep_logs(places: Iterable[Path], target: Path) -> None:
         (target / one.log.name).write_bytes(_tail(one.log))
 
 
-def _fit(item: JobItem, one: Complaint) -> int:
-    name = f"_{one.log.name.removesuffix(_WORKING)}_"
-    if f"_{item.op_type}_" not in name:
+def _telling(item: JobItem) -> list[str]:
+    """The words by which an item's log is known: its op type, and what ``_first_tensor`` gives."""
+    return [f"_{word}_" for word in (item.op_type, *_first_tensor(item.canonical))]
+
+
+def _fit(telling: Sequence[str], name: str) -> int:
+    if telling[0] not in name:
         return 0
-    return 1 + sum(f"_{word}_" in name for word in _first_tensor(item.canonical)) * 2
+    return 1 + sum(word in name for word in telling[1:]) * 2
 
 
 def _first_tensor(canonical: bytes) -> list[str]:
@@ -148,7 +188,13 @@ def _complaint(path: Path) -> Complaint | None:
     telling = [line for line in lines if _SAYS_ERROR.search(line)]
     if not telling:
         return None
-    return Complaint(path, telling[0][:_MAX_REASON], transient=any(_PASSING.search(line) for line in telling))
+    reason = telling[0][:_MAX_REASON]
+    if passing := next(filter(None, map(passing_cause, telling)), None):
+        return Complaint(path, reason, transient=True, outcome=passing[1])
+    if killed := next(filter(None, map(_KILLED.search, telling)), None):
+        return Complaint(path, reason, transient=True, outcome=outcome_of_signal(int(killed[1])))
+    outcome = KeyOutcome.UNSUPPORTED if _UNSUPPORTED.search(reason) else KeyOutcome.FAILED
+    return Complaint(path, reason, transient=False, outcome=outcome)
 
 
 def _tail(path: Path) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgpack
 
+from npgxd.compile.costs import RunSeen
+from npgxd.compile.narrowing import Seen
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.wire.states import KeyOutcome
 
@@ -123,6 +125,11 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnding:
+    """op_compiler has ended: its processes are free, and what it made is being installed and verified."""
+
+
+@dataclass(frozen=True, slots=True)
 class MadeKernel:
     """A verified kernel, staged as a directory ready to be published; ``staged`` is relative to the staging directory."""
 
@@ -142,12 +149,17 @@ class MadePackage:
 
 @dataclass(frozen=True, slots=True)
 class KeyFailed:
-    """One key without a kernel. ``transient``: the reason is about this run (memory, time, a signal), not about the record."""
+    """One key without a kernel. ``transient``: the reason is about this run (memory, time, a signal), not about the record.
+
+    ``narrow``: the run failed as a whole, and one of its keys may be the cause; ``seen`` is where op_compiler was with this one.
+    """
 
     key: str
     outcome: KeyOutcome
     reason: str
     transient: bool
+    narrow: bool = False
+    seen: Seen = Seen.UNTOUCHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +167,7 @@ class JobResult:
     """How a job ended: every key of the spec is in ``kernels`` or in ``failed``.
 
     ``exit_code`` is op_compiler's; None: it was not started, or was ended by us.  ``notes`` are for people; ``stuck`` names
-    processes that the kernel does not let go.
+    processes that the kernel does not let go.  ``measured`` is what the run tells of later ones.
     """
 
     package: MadePackage | None
@@ -166,6 +178,7 @@ class JobResult:
     log_tail: str = ""
     notes: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
+    measured: RunSeen = field(default_factory=RunSeen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +192,15 @@ class JobFailed:
     stuck: tuple[str, ...] = ()
 
 
-Event = JobStarted | JobProgress | JobResult | JobFailed
-WorkerEvent = JobStarted | JobProgress | JobResult
+Event = JobStarted | JobProgress | JobEnding | JobResult | JobFailed
+WorkerEvent = JobStarted | JobProgress | JobEnding | JobResult
 
 
-def all_failed(items: Iterable[JobItem], reason: str, *, transient: bool) -> tuple[KeyFailed, ...]:
+def all_failed(
+    items: Iterable[JobItem], reason: str, *, transient: bool, outcome: KeyOutcome = KeyOutcome.FAILED
+) -> tuple[KeyFailed, ...]:
     """Every key failed for one reason."""
-    return tuple(KeyFailed(item.key, KeyOutcome.FAILED, reason, transient) for item in items)
+    return tuple(KeyFailed(item.key, outcome, reason, transient) for item in items)
 
 
 def pack_event(event: WorkerEvent) -> bytes:
@@ -195,6 +210,8 @@ def pack_event(event: WorkerEvent) -> bytes:
             return _pack({"event": "started", "pid": event.pid, "pgid": event.pgid, "argv": list(event.argv)})
         case JobProgress():
             return _pack({"event": "progress", "done": event.done, "total": event.total, "current": list(event.current)})
+        case JobEnding():
+            return _pack({"event": "ending"})
         case JobResult():
             made = event.package
             return _pack(
@@ -202,12 +219,15 @@ def pack_event(event: WorkerEvent) -> bytes:
                     "event": "result",
                     "package": None if made is None else [made.digest, made.name, made.staged],
                     "kernels": [[kernel.key, kernel.staged, kernel.cost_s] for kernel in event.kernels],
-                    "failed": [[failed.key, str(failed.outcome), failed.reason, failed.transient] for failed in event.failed],
+                    "failed": [
+                        [one.key, str(one.outcome), one.reason, one.transient, one.narrow, str(one.seen)] for one in event.failed
+                    ],
                     "wall_s": event.wall_s,
                     "exit_code": event.exit_code,
                     "log_tail": event.log_tail,
                     "notes": list(event.notes),
                     "stuck": list(event.stuck),
+                    "measured": [event.measured.start_up_s, event.measured.ending_s, event.measured.peak_bytes],
                 }
             )
 
@@ -215,22 +235,28 @@ def pack_event(event: WorkerEvent) -> bytes:
 def unpack_event(raw: bytes) -> WorkerEvent:
     """The event that ``pack_event`` gave these bytes for; ValueError if there is none."""
     facts = _unpack(raw)
-    kind: Literal["started", "progress", "result"] = facts["event"]
+    kind: Literal["started", "progress", "ending", "result"] = facts["event"]
     match kind:
         case "started":
             return JobStarted(facts["pid"], facts["pgid"], tuple(facts["argv"]))
         case "progress":
             return JobProgress(facts["done"], facts["total"], tuple(facts["current"]))
+        case "ending":
+            return JobEnding()
         case "result":
             return JobResult(
                 package=None if facts["package"] is None else MadePackage(*facts["package"]),
                 kernels=tuple(MadeKernel(*kernel) for kernel in facts["kernels"]),
-                failed=tuple(KeyFailed(key, KeyOutcome(word), why, passing) for key, word, why, passing in facts["failed"]),
+                failed=tuple(
+                    KeyFailed(key, KeyOutcome(word), why, passing, narrow, Seen(seen))
+                    for key, word, why, passing, narrow, seen in facts["failed"]
+                ),
                 wall_s=facts["wall_s"],
                 exit_code=facts["exit_code"],
                 log_tail=facts["log_tail"],
                 notes=tuple(facts["notes"]),
                 stuck=tuple(facts["stuck"]),
+                measured=RunSeen(*facts["measured"]),
             )
     raise ValueError(f"unknown event {kind!r}")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.errors import CompileError, NpgxError
+from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _ERROR_LINE = re.compile(r"\[ERROR\]|\b[Ee]rror\b|Traceback|No such file|not found|Killed|cannot|failed")
 _NO_SPACE = re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded")
 _NO_MEMORY = re.compile(r"Cannot allocate memory|MemoryError|std::bad_alloc|out of memory", re.IGNORECASE)
+FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS})
+"""Signals that a program brings upon itself."""
 _SHELL_SIGNAL_BASE = 128
 _LAST_SHELL_SIGNAL = 128 + 64
 _MAX_REASON = 500
@@ -28,10 +31,12 @@ _MAX_REASON = 500
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """Why a whole run gave nothing."""
+    """Why a whole run gave nothing. ``narrow``: one of its kernels may be the cause."""
 
     reason: str
     transient: bool
+    outcome: KeyOutcome = KeyOutcome.FAILED
+    narrow: bool = False
 
 
 def killed_by(exit_code: int | None) -> signal.Signals | None:
@@ -54,11 +59,13 @@ def judge(
     other than 0 beside an announced package is not held against it, since what a status means then is not documented.
     """
     if (number := killed_by(exit_code)) is not None:
-        return RunFailure(_death(number, out_of_memory=out_of_memory), transient=True)
-    if passing := _passing_cause(tail):
-        return RunFailure(f"op_compiler ended with exit status {exit_code}: {passing}", transient=True)
+        died = _death(number, out_of_memory=out_of_memory)
+        return RunFailure(died, transient=True, outcome=outcome_of_signal(number), narrow=number in FAULTS)
+    if passing := passing_cause(tail):
+        said, outcome = passing
+        return RunFailure(f"op_compiler ended with exit status {exit_code}: {said}", transient=True, outcome=outcome)
     if problem := _package_problem(exit_code, packages, announced, tail):
-        return RunFailure(problem, transient=records > 1)
+        return RunFailure(problem, transient=records > 1, narrow=records > 1)
     return None
 
 
@@ -83,12 +90,20 @@ def last_error(output: str) -> str:
     return (telling or lines or [""])[-1][:_MAX_REASON]
 
 
-def _passing_cause(tail: str) -> str:
-    if _NO_SPACE.search(tail):
-        return "no space left on the device that holds the state directory"
-    if _NO_MEMORY.search(tail):
-        return "out of memory"
-    return ""
+def outcome_of_signal(number: int) -> KeyOutcome:
+    """What a death by this signal is called: the kernel sends SIGKILL when memory runs out, a program's own faults are crashes."""
+    if number == signal.SIGKILL:
+        return KeyOutcome.OUT_OF_MEMORY
+    return KeyOutcome.CRASHED if number in FAULTS else KeyOutcome.FAILED
+
+
+def passing_cause(text: str) -> tuple[str, KeyOutcome] | None:
+    """What a program's output says of memory or space, in a reason's words; None if nothing."""
+    if _NO_SPACE.search(text):
+        return "no space left on the device that holds the state directory", KeyOutcome.NO_SPACE
+    if _NO_MEMORY.search(text):
+        return "out of memory", KeyOutcome.OUT_OF_MEMORY
+    return None
 
 
 def _death(number: signal.Signals, *, out_of_memory: bool) -> str:

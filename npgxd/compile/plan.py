@@ -1,86 +1,179 @@
-"""Planning: which keys go into which op_compiler run, and in which order. Pure; nothing is read or measured here.
+"""Planning: which keys are started next, together, and on how many processes. Pure; nothing is read or measured here.
 
-Promise: every key is in exactly one batch, no batch holds two records that a kernel's own description cannot tell apart, and a
-longer kernel is never listed after a shorter one.
+Each job that waits for kernels has a queue.  Promise:
+
+- Turns: a queue with nothing running comes before one that has a batch, and of equals the one that has waited longest; background work
+  comes after every rank.  So a small job starts at the next free slot, and a large one is never passed over by later ones for ever.
+- Slots: the processes of all batches together never exceed what is granted; a batch gets as many as it can use, and leaves their
+  part to other queues that could start now.
+- Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
+  start-up a tenth.  A rest that costs less than a start-up is not left behind.
+- Company: what two small jobs need goes into one run if that makes neither wait longer than the start-up that it saves.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
+
+from npgxd.compile.batches import Batch, fill, longest_first, makespan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
+
+    from npgxd.compile.batches import PlanItem
+
+START_UPS: Final = 10
+"""A batch that nobody waits behind may take so many start-ups."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanItem:
-    """One missing key. ``trace`` is what a compiled kernel's json can tell of its record; ``cost_s`` an estimate in seconds."""
-
-    key: str
-    op_type: str
-    trace: str
-    cost_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The keys for one op_compiler run, longest first."""
-
-    items: tuple[PlanItem, ...]
+class Queue(Protocol):
+    """What one job waits for, as the planner sees it."""
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which the compiler is to see them."""
-        return tuple(item.key for item in self.items)
+    def name(self) -> str:
+        """The job."""
 
-    def estimate_s(self, jobs: int) -> float:
-        """Seconds that the kernels take at least on ``jobs`` compiler processes; op_compiler's own start-up is not in it."""
-        return _estimate(sum(item.cost_s for item in self.items), max((item.cost_s for item in self.items), default=0.0), jobs)
+    @property
+    def background(self) -> bool:
+        """Whether no process waits for it."""
+
+    @property
+    def running(self) -> int:
+        """How many of its batches run."""
+
+    @property
+    def since(self) -> float:
+        """Since when it waits without one (monotonic seconds)."""
+
+    @property
+    def cost_s(self) -> float:
+        """What all its keys cost, in seconds of one process."""
+
+    def keys(self) -> Collection[str]:
+        """The keys that wait; those that several of its rounds need stand once."""
+
+    def items(self) -> Iterable[PlanItem]:
+        """The same, with everything that planning takes."""
 
 
-def plan(items: Iterable[PlanItem], *, jobs: int = 1, max_batch_s: float | None = None) -> list[Batch]:
-    """Put every key into a batch: one batch unless something speaks against it.
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Compiler processes: how many are granted, how many are free, and how many of the others are background work's.
 
-    Two records with one trace differ only in what a kernel's json does not show (values of ``const_data``); inside one package
-    nobody could say which kernel is whose, so they go into different batches.  ``max_batch_s`` bounds a batch's estimate on
-    ``jobs`` compiler processes, as far as single kernels allow it.  A key that is given twice counts once.
+    ``runs`` is how many more op_compiler runs may be started.
     """
-    batches: list[_Open] = []
-    unique = {item.key: item for item in items}
-    for item in sorted(unique.values(), key=lambda item: (-item.cost_s, item.key)):
-        place = next((batch for batch in batches if batch.takes(item, jobs, max_batch_s)), None)
-        if place is None:
-            place = _Open()
-            batches.append(place)
-        place.add(item)
-    return [Batch(tuple(batch.items)) for batch in batches]
+
+    total: int
+    free: int
+    runs: int
+    background: int = 0
 
 
-class _Open:
-    """A batch that is still being filled."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Seconds: how long a batch may keep others waiting, and what op_compiler's start-up costs."""
 
-    __slots__ = ("items", "longest", "total", "traces")
+    batch_s: float
+    start_up_s: float
 
-    def __init__(self) -> None:
-        self.items: list[PlanItem] = []
-        self.traces: set[str] = set()
-        self.total = 0.0
-        self.longest = 0.0
-
-    def takes(self, item: PlanItem, jobs: int, max_batch_s: float | None) -> bool:
-        if item.trace in self.traces:
-            return False
-        if max_batch_s is None:
-            return True
-        return _estimate(self.total + item.cost_s, max(self.longest, item.cost_s), jobs) <= max_batch_s
-
-    def add(self, item: PlanItem) -> None:
-        self.items.append(item)
-        self.traces.add(item.trace)
-        self.total += item.cost_s
-        self.longest = max(self.longest, item.cost_s)
+    def bound_s(self, *, others: bool) -> float:
+        """How long a batch may take, by estimate."""
+        return self.batch_s if others else max(self.batch_s, START_UPS * self.start_up_s)
 
 
-def _estimate(total: float, longest: float, jobs: int) -> float:
-    return max(total / max(jobs, 1), longest)
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch to be started now on ``processes``, in the turns of these queues."""
+
+    batch: Batch
+    processes: int
+    queues: tuple[str, ...]
+    background: bool
+    estimate_s: float
+    """Seconds that its kernels take, without the start-up."""
+
+
+def turns(queues: Iterable[Queue]) -> list[Queue]:
+    """The queues that wait, in the order of their turns."""
+    waiting = [queue for queue in queues if queue.keys()]
+    return sorted(waiting, key=lambda one: (one.background, one.running > 0, one.since, one.cost_s, one.name))
+
+
+def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned | None:
+    """What to start now; None if nothing waits or nothing may be started. Ask again after starting it: more may fit."""
+    order = turns(queues)
+    free = _free(order[0], slots) if order else 0
+    if free < 1 or slots.runs < 1:
+        return None
+    first = order[0]
+    rivals = [one for one in order[1:] if one.background == first.background and not one.running]
+    behind = [one for one in rivals if len(_outside(one, first))]
+    items = _candidates(first.items())
+    share = _share(first, behind, free, slots.runs)
+    share = min(share, items[0].most) if items[0].most else share
+    bound = terms.bound_s(others=bool(behind))
+    batch, left = fill(items, share, bound)
+    if 0 < left <= terms.start_up_s * share:
+        batch = fill(items, share, bound + terms.start_up_s + left)[0]
+    served = [first.name]
+    for rival in behind:
+        joined = _joined(batch, rival, share, free - share if slots.runs > 1 else 0, terms)
+        if joined is not None:
+            batch = joined
+            served.append(rival.name)
+    room = free if len(served) == 1 + len(behind) else share  # nobody who could start now is left behind
+    processes = batch.useful(min(room, items[0].most or room))
+    return Planned(batch, processes, tuple(served), first.background, batch.estimate_s(processes))
+
+
+def _free(first: Queue, slots: Slots) -> int:
+    """Slots for whoever's turn it is: background work never takes more than half, so that a rank that comes can start."""
+    if not first.background:
+        return slots.free
+    return min(slots.free, max(1, slots.total // 2) - slots.background)
+
+
+def _share(first: Queue, behind: Sequence[Queue], free: int, runs: int) -> int:
+    """An equal part of the free slots, and what those behind it that may start now cannot use of theirs."""
+    able = behind[: runs - 1]
+    fair = math.ceil(free / (1 + len(able)))
+    wanted = sum(min(len(_outside(one, first)), fair) for one in able)
+    return max(fair, free - wanted)
+
+
+def _outside(one: Queue, first: Queue) -> Collection[str]:
+    """Keys that wait in one queue and not in the other."""
+    inside = set(first.keys())
+    return [key for key in one.keys() if key not in inside]  # noqa: SIM118 -- a queue is no mapping
+
+
+def _candidates(items: Iterable[PlanItem]) -> list[PlanItem]:
+    """Those that may share a batch, longest first: what is under no suspicion before what is, the most work first."""
+    sets: defaultdict[tuple[object, str, int], list[PlanItem]] = defaultdict(list)
+    for item in items:
+        sets[item.company, item.part, item.most].append(item)
+    chosen = min(sets.items(), key=lambda entry: (entry[0][1], -sum(item.cost_s for item in entry[1]), entry[1][0].key))
+    return longest_first(chosen[1])
+
+
+def _joined(batch: Batch, rival: Queue, share: int, spare: int, terms: Terms) -> Batch | None:
+    """The batch with all that another queue waits for; None if that would make somebody wait longer than a start-up.
+
+    ``spare``: slots on which the other one could start at once by itself.
+    """
+    has = set(batch.keys)
+    traces = {item.trace for item in batch.items}
+    more = longest_first(item for item in rival.items() if item.key not in has)
+    like = batch.items[0]
+    for item in more:
+        if (item.company, item.part, item.most) != (like.company, like.part, like.most) or item.trace in traces:
+            return None
+        traces.add(item.trace)
+    whole = Batch(tuple(longest_first((*batch.items, *more))))
+    with_both, before = whole.estimate_s(share + spare), batch.estimate_s(share)
+    alone = makespan(more, spare) if spare else before + terms.start_up_s
+    late = max(with_both - before, with_both - alone)
+    return whole if late <= terms.start_up_s else None

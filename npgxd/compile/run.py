@@ -5,17 +5,31 @@ The result names every key of the job once, with a staged kernel or with a reaso
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npgxd.compile import command, complog, hygiene, outcome
 from npgxd.compile.complog import Complaint, LogWatch
+from npgxd.compile.costs import RunSeen
 from npgxd.compile.directory import Identity, JobDirectory, Owner
 from npgxd.compile.install import extraction_for
-from npgxd.compile.job import JobItem, JobProgress, JobResult, JobSpec, JobStarted, KeyFailed, MadeKernel, MadePackage
+from npgxd.compile.job import (
+    JobEnding,
+    JobItem,
+    JobProgress,
+    JobResult,
+    JobSpec,
+    JobStarted,
+    KeyFailed,
+    MadeKernel,
+    MadePackage,
+)
 from npgxd.compile.leftovers import identity
+from npgxd.compile.narrowing import Seen
 from npgxd.compile.package import SuccessLine, find_packages
 from npgxd.compile.processes import boot_id
 from npgxd.compile.program import Exit, Limits, Program
@@ -35,13 +49,26 @@ _TAIL_CHARACTERS = 2000
 
 
 class RunFailed(Exception):
-    """The job ends here, without a kernel. ``blame``: op_compiler ended by itself, so its logs may tell more of single keys."""
+    """The job ends here, without a kernel. ``blame``: op_compiler ended by itself, so its logs may tell more of single keys.
 
-    def __init__(self, reason: str, *, transient: bool, blame: bool = False) -> None:
+    ``narrow``: one of its keys may be the cause, and its logs show where op_compiler was with each.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        transient: bool,
+        blame: bool = False,
+        outcome: KeyOutcome = KeyOutcome.FAILED,
+        narrow: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.transient = transient
         self.blame = blame
+        self.outcome = outcome
+        self.narrow = narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +82,9 @@ class _Made:
 class CompileRun:
     """One job. ``tell`` takes events that may be dropped if the daemon is slow."""
 
-    def __init__(self, spec: JobSpec, *, stop: Stop, tell: Callable[[JobStarted | JobProgress], object], token: str) -> None:
+    def __init__(
+        self, spec: JobSpec, *, stop: Stop, tell: Callable[[JobStarted | JobProgress | JobEnding], object], token: str
+    ) -> None:
         self._spec = spec
         self._stop = stop
         self._tell = tell
@@ -67,6 +96,7 @@ class CompileRun:
         self._places = (self._directory.out, self._directory.work)
         self._watch = LogWatch(self._places, spec.items, kernels_each=1 if spec.flags.follow_op_params_jit else 2)
         self._compiler: Exit | None = None
+        self._compiled_at: float | None = None
         self._stuck: tuple[str, ...] = ()
 
     def result(self) -> JobResult:
@@ -80,7 +110,9 @@ class CompileRun:
         except NpgxError as error:
             made = _Made(None, (), self._all_failed(RunFailed(str(error), transient=outcome.may_pass(error))))
         except OSError as error:
-            made = _Made(None, (), self._all_failed(RunFailed(outcome.explain(error), transient=True)))
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            kind = KeyOutcome.NO_SPACE if full else KeyOutcome.FAILED
+            made = _Made(None, (), self._all_failed(RunFailed(outcome.explain(error), transient=True, outcome=kind)))
         self._leave(made)
         return JobResult(
             package=made.package,
@@ -91,6 +123,7 @@ class CompileRun:
             log_tail=self._compiler.tail[-_TAIL_CHARACTERS:] if self._compiler else "",
             notes=made.notes,
             stuck=self._stuck,
+            measured=self._measured(),
         )
 
     # ---- the steps ---------------------------------------------------------------------------------------------------
@@ -115,9 +148,11 @@ class CompileRun:
         heard = SuccessLine()
         killed_before = outcome.oom_kills()
         ended = self._compiler = self._execute(argv, "op_compiler", started=True, on_line=heard.hear)
-        self._watch.progress(time.monotonic())
+        self._compiled_at = time.monotonic()
+        self._tell(self._watch.progress(self._compiled_at))
+        self._tell(JobEnding())
         if ended.stopped:
-            raise RunFailed(self._why_stopped(ended, "op_compiler"), transient=True)
+            raise self._stopped(ended, "op_compiler")
         packages = find_packages(self._directory.out)
         failure = outcome.judge(
             ended.code or 0,
@@ -128,7 +163,13 @@ class CompileRun:
             out_of_memory=outcome.oom_kills() > killed_before,
         )
         if failure is not None:
-            raise RunFailed(failure.reason, transient=failure.transient, blame=outcome.killed_by(ended.code) is None)
+            raise RunFailed(
+                failure.reason,
+                transient=failure.transient,
+                blame=outcome.killed_by(ended.code) is None,
+                outcome=failure.outcome,
+                narrow=failure.narrow,
+            )
         return self._directory.out / packages[0]
 
     def _install(self, extraction: Extraction, package: Path, staging: Staging) -> None:
@@ -137,7 +178,7 @@ class CompileRun:
         environment = extraction.prepare(self._directory, self._environment)
         ended = self._execute(extraction.command(package, self._directory), "installer", environment=environment)
         if ended.stopped:
-            raise RunFailed(self._why_stopped(ended, "the run package's installer"), transient=True)
+            raise self._stopped(ended, "the run package's installer")
         if ended.code:
             said = outcome.last_error(ended.tail)
             why = f": {said}" if said else ""
@@ -198,28 +239,41 @@ class CompileRun:
     def _between_kernels(self) -> None:
         self._stop.check()
         if time.monotonic() >= self._began + self._spec.deadline_s:
-            raise RunFailed(f"the job did not end within {self._spec.deadline_s:g} s", transient=True)
+            reason = f"the job did not end within {self._spec.deadline_s:g} s"
+            raise RunFailed(reason, transient=True, outcome=KeyOutcome.TIMED_OUT)
 
-    def _why_stopped(self, ended: Exit, who: str) -> str:
+    def _stopped(self, ended: Exit, who: str) -> RunFailed:
         if not ended.late:
-            return ended.stopped
+            return RunFailed(ended.stopped, transient=True)
         current = self._watch.progress(time.monotonic()).current
         at_work = f"; at work: {', '.join(current)}" if current else ""
-        return f"{who} did not end within {self._spec.deadline_s:g} s{at_work}"
+        reason = f"{who} did not end within {self._spec.deadline_s:g} s{at_work}"
+        return RunFailed(reason, transient=True, outcome=KeyOutcome.TIMED_OUT, narrow=bool(current))
 
     def _share(self) -> float:
         """What one kernel cost on average, for those that were too fast to be watched."""
-        spent = time.monotonic() - self._began
+        begun = self._watch.began or self._began
+        spent = max((self._compiled_at or time.monotonic()) - begun, 0.0)
         return spent * min(self._spec.jobs, len(self._spec.items)) / max(len(self._spec.items), 1)
+
+    def _measured(self) -> RunSeen:
+        """What this run tells of later ones; of one that failed only what memory it took."""
+        # The largest of all processes that were started and have ended here: getrusage(2), in kilobytes.
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        ended, begun = self._compiled_at, self._watch.began
+        if ended is None or begun is None or self._compiler is None or self._compiler.code != 0:
+            return RunSeen(peak_bytes=peak or None)
+        return RunSeen(max(begun - self._began, 0.0), max(time.monotonic() - ended, 0.0), peak or None)
 
     def _all_failed(self, failure: RunFailed) -> tuple[KeyFailed, ...]:
         """Every key failed; where op_compiler ended by itself, a key's own log has the last word about it."""
         items: Sequence[JobItem] = self._spec.items
         said = complog.match(items, complog.complaints(self._places)) if failure.blame else {}
+        seen = self._watch.seen() if failure.narrow else dict.fromkeys((item.key for item in items), Seen.UNTOUCHED)
         return tuple(
             _blamed(item, said[item.key])
             if item.key in said
-            else KeyFailed(item.key, KeyOutcome.FAILED, failure.reason, failure.transient)
+            else KeyFailed(item.key, failure.outcome, failure.reason, failure.transient, failure.narrow, seen[item.key])
             for item in items
         )
 
@@ -236,4 +290,4 @@ class CompileRun:
 
 
 def _blamed(item: JobItem, complaint: Complaint) -> KeyFailed:
-    return KeyFailed(item.key, KeyOutcome.FAILED, complaint.reason, complaint.transient)
+    return KeyFailed(item.key, complaint.outcome, complaint.reason, complaint.transient)

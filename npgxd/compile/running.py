@@ -28,6 +28,7 @@ from npgxd.compile.outcome import explain, killed_by
 from npgxd.compile.stop import CANCEL
 from npgxd.errors import CompileError, StoreError
 from npgxd.store.disk import DISK
+from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -215,7 +216,9 @@ class Job:
             return self._result
         self._clean(kept=True, stuck=stuck)
         reason = self._cancelled or self._killed_for or self._death()
-        failed = all_failed(self.spec.items, reason, transient=True)
+        number = None if self._cancelled or self._killed_for else killed_by(self._process.returncode)
+        outcome = KeyOutcome.OUT_OF_MEMORY if number is signal.SIGKILL else KeyOutcome.FAILED
+        failed = all_failed(self.spec.items, reason, transient=True, outcome=outcome)
         return JobFailed(reason, failed, self._clock() - self.started_at, stuck=stuck)
 
     def _clean(self, *, kept: bool, stuck: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,11 +56,6 @@ class Config:
     def admin_socket(self) -> Path:
         """The socket for administrators."""
         return self.runtime_dir / ADMIN_SOCKET_NAME
-
-    @property
-    def jobs(self) -> int:
-        """op_compiler's -j."""
-        return self.compile.jobs or len(os.sched_getaffinity(0))
 
 
 def load(path: Path | None, *, user: bool, environ: Mapping[str, str]) -> Config:

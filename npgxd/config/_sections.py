@@ -55,10 +55,20 @@ class ToolchainSection:
 class CompileSection:
     """``[compile]``: the worker pool."""
 
-    workers: int = _key(2, "op_compiler runs at the same time", low=1, high=256)
-    jobs: int = _key(0, "op_compiler's -j; 0: the processors that this daemon may use", low=0, high=1024)
+    workers: int = _key(0, "op_compiler runs at the same time; 0: as the machine grants", low=0, high=256)
+    jobs: int = _key(0, "compiler processes of all runs together; 0: as the machine grants", low=0, high=1024)
+    cpu_share: float = _key(0.75, "the part of the granted processors that compiles may use (rounded up)", low=0.01, high=1)
+    memory_share: float = _key(0.5, "the part of the available memory that compiles may take", low=0.01, high=1)
+    process_mb: int = _key(0, "memory of one compiler process, in 10^6 bytes; 0: as it was seen to be", low=0, high=1_000_000)
+    batch_s: float = _key(30.0, "seconds that an op_compiler run may take, by estimate, while others wait", low=1, high=86_400)
     deadline_s: float = _key(3600.0, "seconds that one op_compiler run may take", low=1, high=604_800)
     attempts: int = _key(3, "tries of a key that fails for a passing reason", low=1, high=20)
+    remember_s: float = _key(
+        600.0, "seconds for which it is remembered that memory or time was too short for a kernel", low=0, high=31_536_000
+    )
+    background_s: float = _key(
+        3600.0, "seconds for which kernels are still compiled for ranks that have ended", low=0, high=31_536_000
+    )
     nice: int = _key(5, "niceness of op_compiler", low=0, high=19)
     keep_jobs: int = _key(20, "failed runs whose logs are kept", low=0, high=10_000)
 

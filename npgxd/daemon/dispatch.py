@@ -1,4 +1,4 @@
-"""From keys that wait to op_compiler runs and back: it plans batches, starts workers, publishes what they made, and tells the coordinator."""
+"""From keys that wait to op_compiler runs and back: what the planner chooses is started, what comes out is published and told."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from npgxd.compile import (
     CompilerFacts,
     Event,
     Job,
+    JobEnding,
     JobFailed,
     JobItem,
     JobProgress,
     JobResult,
     JobSpec,
     JobStarted,
-    PlanItem,
+    KeyFailed,
+    Machine,
+    Planned,
     Pool,
-    plan,
+    Terms,
+    next_batch,
     prune_jobs,
 )
-from npgxd.daemon.flights import Flight, Need, Try
+from npgxd.daemon.capacity import RUNS, Busy, Capacity
 from npgxd.daemon.housekeeping import MB, Room
 from npgxd.daemon.job_history import JobHistory
 from npgxd.daemon.placing import reason_of
+from npgxd.daemon.tries import Try
 from npgxd.errors import NpgxError, StoreError
 from npgxd.oplib.shared_root_place import LibraryError
 from npgxd.wire.states import KeyOutcome, Reason
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 
     from npgxd.config import Config
     from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.flights import Company, Need
     from npgxd.daemon.housekeeping import Housekeeping
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.stores import Stores
@@ -48,6 +54,8 @@ log = logging.getLogger(__name__)
 MIN_START_S = 0.25
 MAX_START_S = 8.0
 """Workers that cannot be started (no processes, no space) are tried again after twice this, then twice that, up to the most."""
+LOOK_S = 1.0
+"""While keys wait and nothing can be started, what the machine grants is read again this often."""
 
 
 @dataclass(slots=True)
@@ -57,8 +65,12 @@ class _Running:
     job: Job
     needs: dict[str, Need]
     started_at: float
+    background: bool
+    estimate_s: float
     done: int = 0
     current: tuple[str, ...] = ()
+    ending: bool = False
+    """op_compiler has ended: its processes are free."""
     broken: bool = False
     """We failed at what it told."""
 
@@ -66,17 +78,23 @@ class _Running:
 class Dispatcher:
     """The worker pool's other half. ``draining``: nothing new is started, what runs may finish."""
 
-    def __init__(self, config: Config, stores: Stores, keyer: Keyer, coordinator: Coordinator) -> None:
+    def __init__(
+        self, config: Config, stores: Stores, keyer: Keyer, coordinator: Coordinator, machine: Machine | None = None
+    ) -> None:
         self._config = config
         self._stores = stores
         self._keyer = keyer
         self._coordinator = coordinator
-        self._pool = Pool(config.compile.workers)
+        self._capacity = Capacity(config.compile, machine or Machine())
+        # Runs whose op_compiler has ended hold a worker a little longer, and no slot.
+        self._pool = Pool(2 * (config.compile.workers or RUNS))
         self._running: dict[int, _Running] = {}
         self.history = JobHistory(stores.state.jobs)
         self.draining = False
         self._start_at = float("-inf")
         self._start_failures = 0
+        self._seen: tuple[int, int] | None = None
+        self._look_at = float("-inf")
         self.housekeeping: Housekeeping | None = None
         """Makes room before a compile; without one there is always room."""
 
@@ -85,6 +103,11 @@ class Dispatcher:
         """Jobs that have not ended."""
         return len(self._running)
 
+    @property
+    def running(self) -> set[str]:
+        """Their ids."""
+        return {running.job.spec.job_id for running in self._running.values()}
+
     def filenos(self) -> set[int]:
         """What to poll for reading."""
         return set(self._running)
@@ -92,6 +115,7 @@ class Dispatcher:
     def describe(self, now: float) -> dict[str, object]:
         """For the status document."""
         return {
+            **self._capacity.describe(),
             "busy": self.busy,
             "jobs": [
                 {
@@ -100,7 +124,10 @@ class Dispatcher:
                     "keys": len(running.needs),
                     "done": running.done,
                     "current": list(running.current),
+                    "processes": running.job.spec.jobs,
+                    "background": running.background,
                     "elapsed_s": round(now - running.started_at, 3),
+                    "expected_s": round(running.estimate_s, 3),
                     "deadline_s": running.job.spec.deadline_s,
                 }
                 for running in self._running.values()
@@ -112,15 +139,42 @@ class Dispatcher:
     def tick(self, now: float) -> float:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
-        while not self.draining and self._pool.free and now >= self._start_at:
-            flights = self._coordinator.flights.next_batch()
-            if not flights or self._room(now) is not Room.YES or not self._start(flights, now):
-                break
+        while not self.draining and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
+            if not self._next(now):
+                # What could not be started is tried again when its pause is over, whatever else happens.
+                self._seen, self._look_at = self._situation if self._start_at <= now else None, now + LOOK_S
         following = self._pool.next_check()
-        retry = (
-            self._start_at if self._start_at > now and self._coordinator.flights.waiting and not self.draining else float("inf")
+        again = float("inf")
+        if self._coordinator.flights.waiting and not self.draining:
+            again = self._start_at if self._start_at > now else self._look_at
+        return again if following is None else min(following, again)
+
+    @property
+    def _situation(self) -> tuple[int, int]:
+        """Changes whenever something could be started that could not be before, but for the machine itself."""
+        return self._coordinator.flights.lines.changes, self._busy().processes
+
+    def _is_news(self, now: float) -> bool:
+        return now >= self._look_at or self._situation != self._seen
+
+    def _busy(self) -> Busy:
+        working = [running for running in self._running.values() if not running.ending]
+        return Busy(
+            runs=len(working),
+            processes=sum(running.job.spec.jobs for running in working),
+            background=sum(running.job.spec.jobs for running in working if running.background),
         )
-        return retry if following is None else min(following, retry)
+
+    def _next(self, now: float) -> bool:
+        """Start the next batch; False: nothing can be started now."""
+        toolchain = self._keyer.toolchain
+        name = toolchain_name(toolchain)
+        costs, prospects = self._stores.costs, self._coordinator.prospects
+        slots = self._capacity.slots(self._busy(), costs.memory_bytes(name), now)
+        prospects.toolchain, prospects.slots, prospects.runs = name, slots.total, self._capacity.runs
+        terms = Terms(self._config.compile.batch_s, costs.start_up_s(name))
+        planned = next_batch(self._coordinator.flights.queues(), slots, terms)
+        return planned is not None and self._room(now) is Room.YES and self._start(planned, terms, now)
 
     def _room(self, now: float) -> Room:
         """Whether what is compiled can be kept, and installed; where not, every key that waits is told why, and may be asked for again."""
@@ -134,41 +188,43 @@ class Dispatcher:
             self._coordinator.refuse_waiting(self.housekeeping.why_no_room(), Reason.NO_SPACE, now)
         return room
 
-    def _start(self, flights: Sequence[Flight], now: float) -> bool:
+    def _start(self, planned: Planned, terms: Terms, now: float) -> bool:
         self._keyer.refresh(now)
-        toolchain = self._keyer.toolchain
-        needs = {flight.need.key: flight.need for flight in flights}
+        toolchain, flights = self._keyer.toolchain, self._coordinator.flights
+        company = cast("Company", planned.batch.items[0].company)
+        needs = {need.key: need for need in flights.records(planned.batch.keys, company.uid)}
         moved = [key for key, need in needs.items() if toolchain is None or not self._keyer.is_current(need)]
         if moved or toolchain is None:
             self._coordinator.moved(moved, now)
             return True
-        batch = plan(
-            (
-                PlanItem(key, need.record.op_type, need.record.trace, self._stores.cost_of(need.record.op_type))
-                for key, need in needs.items()
-            ),
-            jobs=self._config.jobs,
-        )[0]
-        chosen = {key: needs[key] for key in batch.keys}
-        spec = self.spec_of(toolchain, list(chosen.values()))
+        spec = self.spec_of(toolchain, list(needs.values()), planned.processes)
         try:
             job = self._pool.start(spec)
         except NpgxError as error:
             self._start_failures += 1
             self._start_at = now + min(MAX_START_S, MIN_START_S * 2**self._start_failures)
             log.error("cannot start a compile; the next try is in %.1f s: %s", self._start_at - now, error)
-            self._coordinator.flights.start(list(chosen), spec.job_id)
-            self._coordinator.failed([Try(key, KeyOutcome.FAILED, error.message, transient=True) for key in chosen], now)
+            flights.start(needs, spec.job_id, planned.processes)
+            self._coordinator.failed([Try(key, KeyOutcome.FAILED, error.message, transient=True) for key in needs], now)
             return False
         self._start_failures = 0
-        self._coordinator.flights.start(list(chosen), spec.job_id)
-        self.history.begun(spec.job_id, next(iter(chosen.values())).uid, chosen, time.time())
-        self._running[job.fileno()] = _Running(job, chosen, now)
-        self._coordinator.compiling(list(chosen), now)
-        log.info("job %s: compiling %d kernels with -j %d", spec.job_id, len(chosen), spec.jobs)
+        flights.start(needs, spec.job_id, planned.processes, planned.queues)
+        self.history.begun(spec.job_id, company.uid, needs, time.time())
+        estimate_s = terms.start_up_s + planned.estimate_s
+        self._running[job.fileno()] = _Running(job, needs, now, planned.background, estimate_s)
+        self._coordinator.prospects.began(spec.job_id, len(needs), spec.jobs, planned.estimate_s, terms, now)
+        self._coordinator.compiling(needs)
+        log.info(
+            "job %s: compiling %d kernels with -j %d for %s, about %.0f s",
+            spec.job_id,
+            len(needs),
+            spec.jobs,
+            ", ".join(planned.queues),
+            estimate_s,
+        )
         return True
 
-    def spec_of(self, toolchain: Toolchain, needs: Sequence[Need]) -> JobSpec:
+    def spec_of(self, toolchain: Toolchain, needs: Sequence[Need], processes: int) -> JobSpec:
         """One job for these needs, which may go together."""
         job_id = secrets.token_hex(8)
         return JobSpec(
@@ -188,7 +244,7 @@ class Dispatcher:
             flags=self._keyer.flags,
             job_dir=self._stores.state.jobs / job_id,
             staging_dir=self._stores.state.staging,
-            jobs=self._config.jobs,
+            jobs=processes,
             deadline_s=self._config.compile.deadline_s,
             super_kernel=tuple(sorted(needs[0].options.super_kernel.items())),
             nice=self._config.compile.nice,
@@ -220,7 +276,9 @@ class Dispatcher:
             log.error("cannot tidy up after job %s: %s", job, error)
         untold = self._coordinator.flights.of_job(job)
         reason = "the job ended without a word of this kernel"
-        self._coordinator.failed([Try(key, KeyOutcome.FAILED, reason, transient=True) for key in untold], now)
+        self._coordinator.failed([Try(key, KeyOutcome.FAILED, reason, transient=True, job=job) for key in untold], now)
+        self._coordinator.flights.over(job, now)
+        self._coordinator.prospects.ended(job)
 
     def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
         for event in events:
@@ -230,20 +288,31 @@ class Dispatcher:
                 self.history.started(running.job.spec.job_id, event.argv)
                 log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
             elif isinstance(event, JobProgress):
-                running.done, running.current = event.done, event.current
-                self._coordinator.compiling(list(running.needs), now, event.current)
+                self._progress(running, event)
+            elif isinstance(event, JobEnding):
+                running.ending = True
             elif isinstance(event, JobResult):
                 self._result(running, event, now)
             else:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
-                self._failed(event, now)
+                self._failed(running, event.failed, now)
 
-    def _failed(self, event: JobFailed, now: float) -> None:
-        self._coordinator.failed([Try(f.key, f.outcome, f.reason, f.transient) for f in event.failed], now)
+    def _progress(self, running: _Running, event: JobProgress) -> None:
+        running.done, running.current = event.done, event.current
+        self._coordinator.prospects.progressed(running.job.spec.job_id, event.done)
+        self._coordinator.compiling(running.needs, event.current)
+
+    def _failed(self, running: _Running, failed: Iterable[KeyFailed], now: float) -> None:
+        """Tell failed tries; where memory ran out, less is started for a while."""
+        spec = running.job.spec
+        tries = [Try(f.key, f.outcome, f.reason, f.transient, f.narrow, f.seen, spec.job_id) for f in failed]
+        if any(one.outcome is KeyOutcome.OUT_OF_MEMORY for one in tries):
+            self._capacity.starved(self._busy().processes or spec.jobs, now)
+        self._coordinator.failed(tries, now)
 
     def _result(self, running: _Running, result: JobResult, now: float) -> None:
         """Publish, kernel by kernel, what was made under a toolchain that is still the same; tell the rest as failed tries."""
-        tries = [Try(f.key, f.outcome, f.reason, f.transient) for f in result.failed]
+        failed = list(result.failed)
         published: list[KernelManifest] = []
         self._keyer.refresh(now)
         moved = {key for key, need in running.needs.items() if not self._keyer.is_current(need)}
@@ -254,10 +323,11 @@ class Dispatcher:
             published = self._stores.publish_kernels(made)
         except StoreError as error:
             log.error("cannot publish: %s", error)
-            tries += [Try(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in made]
+            failed += [KeyFailed(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in made]
         try:
             self._stores.discard_staged(running.job.spec.job_id)
-            self._stores.learn(result, {key: need.record.op_type for key, need in running.needs.items()})
+            self._stores.learn(result, running.needs, toolchain_name(self._keyer.toolchain))
+            self._coordinator.flights.reprice()
         except StoreError as error:
             log.error("after job %s: %s", running.job.spec.job_id, error)
         log.info(
@@ -269,7 +339,7 @@ class Dispatcher:
             "".join(f"; {note}" for note in result.notes[:3]),
         )
         self._coordinator.landed(published, now)
-        self._coordinator.failed([told for told in tries if told.key not in moved], now)
+        self._failed(running, [told for told in failed if told.key not in moved], now)
         if moved:
             log.warning("the toolchain changed while job %s ran: %d keys are asked for anew", running.job.spec.job_id, len(moved))
             self._coordinator.moved(moved, now)
@@ -283,3 +353,8 @@ class Dispatcher:
         for job, _events in self._pool.stop_all("the daemon stops"):
             job.close()
         self._running.clear()
+
+
+def toolchain_name(toolchain: Toolchain | None) -> str:
+    """Whose start-up and memory are meant: op_compiler's of one CANN version, for one SoC."""
+    return "" if toolchain is None else f"{toolchain.cann_version}/{toolchain.soc}"

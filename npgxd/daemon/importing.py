@@ -14,8 +14,9 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from npgxd.compile import JobDirectory, JobResult, PlanItem, Pool, plan
+from npgxd.compile import JobDirectory, JobResult, PlanItem, Pool, apart
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.rounds import IMPORT
 from npgxd.daemon.slices import Task
 from npgxd.errors import NpgxError
 from npgxd.oplib.sweeping import Step
@@ -190,7 +191,7 @@ class Importer:
             uid=peer.uid,
             gid=peer.gid,
             pid=peer.pid,
-            job="import",
+            job=IMPORT,
             rank=asdict(RankInfo()),
             graph=f"import {label}"[:200],
             options=asdict(CompileOptions()),
@@ -221,8 +222,8 @@ class Importer:
             return
         left = {need.key: need for need in needs}
         items = (PlanItem(key, need.record.op_type, need.record.trace, 1.0) for key, need in left.items())
-        for batch in plan(items, jobs=1):
-            spec = self._dispatcher.spec_of(toolchain, [left[key] for key in batch.keys])
+        for batch in apart(items):
+            spec = self._dispatcher.spec_of(toolchain, [left[key] for key in batch.keys], processes=1)
             yield from self._work(replace(spec, package=str(path), package_name=name), name, notes)
 
     def _work(self, spec: JobSpec, name: str, notes: list[str]) -> Generator[Step, None, None]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from npgxd.daemon.rounds import Round, Settlement, named
 from npgxd.errors import StoreError, ToolchainError
+from npgxd.store.rounds import RoundEntry
 from npgxd.wire.messages import CompileOptions, RankInfo, Rejected
 from npgxd.wire.states import KeyOutcome, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.sessions import Session
     from npgxd.daemon.stores import Stores
-    from npgxd.store.rounds import RoundEntry
+    from npgxd.wire.messages import Submit
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +59,32 @@ class Ledger:
             size=sum(len(raw) for _, raw in kept),
         )
 
+    @staticmethod
+    def entry(session: Session, submit: Submit, raw: Sequence[tuple[str, bytes]]) -> RoundEntry:
+        """A submission as the journal keeps it."""
+        return RoundEntry(
+            round=submit.round,
+            uid=session.peer.uid,
+            gid=session.peer.gid,
+            pid=session.peer.pid,
+            job=session.job,
+            rank=asdict(session.rank),
+            graph=submit.graph,
+            options=asdict(submit.options),
+            recompile=submit.recompile,
+            records=tuple(raw),
+            accepted_at=time.time(),
+        )
+
+    def settled(self, done: Round) -> None:
+        """Its journal file is not needed any more; one that cannot go is settled again at the next start."""
+        if done.durable:
+            try:
+                self._stores.rounds.settle(done.id)
+            except StoreError as error:
+                log.error("round %s is settled again at the next start: %s", done.id[:8], error)
+            done.durable = False
+
     def make_durable(self, taken: Round) -> None:
         """Into the journal, on the disk when this returns; StoreError if that cannot be."""
         if not taken.durable and taken.entry is not None:
@@ -65,8 +96,8 @@ class Ledger:
         present = self._stores.kernels.find_many(list(taken.needs))
         for key, manifest in present.items():
             taken.settle_key(key, Settlement(KeyOutcome.HIT, kernel=manifest.id))
-        for key, reason in self._stores.catalog.failures(taken.open_keys).items():
-            taken.settle_key(key, Settlement(KeyOutcome.FAILED, reason=reason))
+        for key, row in self._stores.history.failures(taken.open_keys).items():
+            taken.settle_key(key, Settlement(KeyOutcome(row.outcome), reason=row.reason))
 
     def settle_if_known(self, waiting: Round) -> None:
         """The same for a round that is accepted already: if the store cannot tell what is known, it is taken for unknown."""
@@ -76,6 +107,17 @@ class Ledger:
             self.settle_known(waiting)
         except StoreError as error:
             log.error("round %s: the store cannot tell what is there: %s", waiting.id[:8], error)
+
+    def revive(self, done: Round) -> bool:
+        """A process asks for a round of which kernels were given up while nobody waited: those are open again, if any is."""
+        given_up = [key for key, told in done.settlements.items() if told.outcome is KeyOutcome.EXPIRED]
+        for key in given_up:
+            del done.settlements[key]
+        if not given_up:
+            return False
+        done.result = None
+        self.settle_if_known(done)
+        return self._waits_again(done)
 
     def renew(self, done: Round) -> bool:
         """Give every need whose toolchain has moved since its new key; whether one of those is to be waited for."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from npgxd.daemon.lines import Waiter
 from npgxd.wire.form import Part
 from npgxd.wire.messages import CompileOptions, Failure, Package, RankInfo, Rejected, RoundProgress, RoundResult
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState, Strategy
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 200
 """Failures, shadowed keys and rejected records that one message names, at most; of failures the full number is always told."""
+IMPORT = "import"
+"""The job of rounds that an administrator imports; the jobs of ranks are named by digests."""
 NAMED_BYTES = 40 * 1024
 """What the named things of each of the four kinds may take of a header, which a peer refuses whole when it is too large."""
 
@@ -63,9 +66,22 @@ class Round:
     entry: RoundEntry | None = None
     """As the journal keeps it."""
     renewals: int = 0
-    compiling_since: float | None = None
+    left_at: float | None = None
+    """Since when no process waits for it; None: one does."""
+    background: bool = False
+    """Whether every round that a process waits for comes first."""
     size: int = 0
     """Bytes of its records: most of what it takes of the daemon's memory."""
+
+    @property
+    def imported(self) -> bool:
+        """Whether an administrator brought it: no process ever waits for it."""
+        return self.job == IMPORT
+
+    @property
+    def waiter(self) -> Waiter:
+        """As it waits for its keys."""
+        return Waiter(self.id, self.job, self.uid, self.background)
 
     @property
     def open_keys(self) -> list[str]:

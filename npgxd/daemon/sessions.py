@@ -79,6 +79,7 @@ class Sessions:
         self._by_identity: dict[bytes, Session] = {}
         self._by_pidfd: dict[int, Session] = {}
         self._by_connection: dict[int, Session] = {}
+        self._open: set[str] = set()
 
     def __iter__(self) -> Iterator[Session]:  # over a copy: the body may end sessions
         return iter(list(self._by_identity.values()))
@@ -97,6 +98,10 @@ class Sessions:
     def by_connection(self, connection: int) -> Session | None:
         """The session on the connection with this descriptor."""
         return self._by_connection.get(connection)
+
+    def is_open(self, name: str) -> bool:
+        """Whether the session of this id lives."""
+        return name in self._open
 
     def of_user(self, uid: int) -> int:
         """How many live sessions a user has."""
@@ -124,6 +129,7 @@ class Sessions:
             with contextlib.suppress(psutil.Error):
                 session.started = psutil.Process(peer.pid).create_time()
         self._by_identity[identity] = session
+        self._open.add(session.id)
         return session
 
     def on_connection(self, session: Session, connection: int) -> None:
@@ -134,6 +140,7 @@ class Sessions:
     def end(self, session: Session) -> None:
         """Forget a session and close its pidfd."""
         self._by_identity.pop(session.identity, None)
+        self._open.discard(session.id)
         if self._by_connection.get(session.connection) is session:
             del self._by_connection[session.connection]
         if session.pidfd >= 0:

@@ -84,7 +84,7 @@ class StatusPage:
                 "config": self._config.source,
             },
             "toolchain": self._toolchain(),
-            "workers": {"limit": self._config.compile.workers, **self._dispatcher.describe(now)},
+            "workers": self._dispatcher.describe(now),
             "queue": self._queue(now),
             "jobs": self._jobs(now),
             "kernels": self._or(self._stores.describe, dict.fromkeys(("count", "bytes", "packages", "views", "leases"), 0)),

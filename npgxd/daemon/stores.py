@@ -9,13 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npgxd.compile import Costs, Estimate, KernelSeen, size_of
+from npgxd.daemon.tries import Hold
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import recover
 from npgxd.oplib.views import Views
 from npgxd.store.artifacts import ArtifactStore
-from npgxd.store.catalog import Catalog, FailureRow
+from npgxd.store.catalog import Catalog
+from npgxd.store.history import CompileHistory, FailureRow
 from npgxd.store.kernels import KernelStore, scan
 from npgxd.store.packages import PackageStore
 from npgxd.store.rounds import RoundJournal
@@ -23,16 +26,17 @@ from npgxd.store.state import StateDirectory
 from npgxd.wire.messages import Package
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from npgxd.compile import JobResult, MadeKernel, MadePackage
-    from npgxd.daemon.flights import GivenUp
+    from npgxd.daemon.flights import Need
+    from npgxd.daemon.tries import GivenUp
     from npgxd.store.manifest import KernelManifest
 
 log = logging.getLogger(__name__)
 
-PRIOR_COST_S = 1.0
-"""Seconds that a kernel is taken to cost as long as none of its op type, or of any, was compiled."""
+CRASH_S = 86_400.0
+"""For so long it is remembered that op_compiler died of a kernel, twice, alone."""
 SHOWN_FAILURES = 50
 ARTIFACT_COUNTERS = ("hits", "misses", "not_cacheable", "published", "evicted", "quarantined")
 FLUSH_S = 1.0
@@ -53,7 +57,8 @@ class Stores:
         self.leases = Leases(state, self.boot)
         self.pins = Pins(state)
         self.artifacts = ArtifactStore(state, self.catalog)
-        self._costs = self.catalog.costs()
+        self.history = CompileHistory(self.catalog)
+        self.costs = Costs(Estimate(*row) for row in self.history.estimates())
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
 
@@ -93,7 +98,7 @@ class Stores:
         """Publish verified, staged kernels; they are no longer known to fail."""
         published = self.kernels.publish([self.state.staging / kernel.staged for kernel in made])
         try:
-            self.catalog.forget_failures([manifest.key for manifest in published])
+            self.history.made([manifest.key for manifest in published])
         except StoreError as error:
             log.error("%d kernels may be shown as failed although they are there: %s", len(published), error)
         return published
@@ -102,16 +107,38 @@ class Stores:
         """What a job staged is published or not wanted: its directory goes."""
         self.state.disk.remove_tree(self.state.staging / job)
 
-    def learn(self, result: JobResult, op_types: dict[str, str]) -> None:
-        """Let a job's costs flow into the history."""
-        self.catalog.learn_costs([(op_types[made.key], made.cost_s) for made in result.kernels if made.key in op_types])
-        self._costs = self.catalog.costs()
+    def learn(self, result: JobResult, needs: Mapping[str, Need], toolchain: str) -> None:
+        """Let what a job took flow into the estimates."""
+        kernels = [
+            KernelSeen(needs[made.key].record.op_type, size_of(needs[made.key].record.canonical), made.cost_s)
+            for made in result.kernels
+            if made.key in needs
+        ]
+        changed = self.costs.learn(kernels, toolchain, result.measured)
+        self.history.keep_estimates((row.name, row.mean, row.n) for row in changed)
 
-    def remember_failure(self, lost: GivenUp) -> None:
-        """Remember a refusal for as long as its reason can hold: its key has the toolchain's fingerprint in it."""
-        need = lost.flight.need
-        row = FailureRow(need.key, need.record.op_type, need.fingerprint, lost.reason[:2000], lost.flight.tries, time.time())
-        self.catalog.remember_failure(row)
+    def remember_failure(self, lost: GivenUp, passing_s: float) -> None:
+        """Remember a key that was given up for as long as its reason can hold; its key has the toolchain's fingerprint in it.
+
+        ``passing_s``: for so long where the reason is this node's memory, or time.
+        """
+        lasts = {Hold.FINAL: 0.0, Hold.LONG: CRASH_S, Hold.PASSING: passing_s}.get(lost.hold)
+        if lasts is None or (lost.hold is Hold.PASSING and not passing_s):
+            return
+        need, now = lost.flight.need, time.time()
+        self.history.remember(
+            FailureRow(
+                key=need.key,
+                op_type=need.record.op_type,
+                fingerprint=need.fingerprint,
+                outcome=str(lost.outcome),
+                reason=lost.reason[:2000],
+                attempts=len(lost.flight.tries),
+                job=lost.job,
+                at=now,
+                until=now + lasts if lasts else 0.0,
+            )
+        )
 
     def count(self, **counts: int) -> None:
         """Add to the counters. They reach the disk together, once in a while: a kill loses the last second's, never a round's time."""
@@ -143,17 +170,6 @@ class Stores:
             return None
         return Package(digest=digest, name=self.packages.name(digest), path=path.relative_to(self.state.path).as_posix())
 
-    def expected_s(self, op_types: Iterable[str], jobs: int) -> float:
-        """Seconds that kernels of these types take at least on ``jobs`` processes; 0 as long as nothing was compiled here."""
-        costs = [self.cost_of(op_type) for op_type in op_types] if self._costs else []
-        return max(sum(costs) / jobs, max(costs, default=0.0))
-
-    def cost_of(self, op_type: str) -> float:
-        """Seconds that one kernel of this type is expected to take."""
-        if op_type in self._costs:
-            return self._costs[op_type]
-        return sum(self._costs.values()) / len(self._costs) if self._costs else PRIOR_COST_S
-
     def release_dead(self, keep: set[str]) -> None:
         """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
         released = self.leases.release_dead()
@@ -175,7 +191,7 @@ class Stores:
 
     def counters(self) -> dict[str, int]:
         """Counters that survive restarts."""
-        names = ("hits", "compiled", "failed", "rounds", "records")
+        names = ("hits", "compiled", "failed", "expired", "rounds", "records")
         counted = Counter(self.catalog.counters()) + self._counted
         return {name: counted[name] for name in names}
 
@@ -186,4 +202,4 @@ class Stores:
 
     def failures(self) -> list[dict[str, object]]:
         """The newest remembered failures."""
-        return [asdict(row) for row in self.catalog.latest_failures(SHOWN_FAILURES)]
+        return [asdict(row) for row in self.history.latest_failures(SHOWN_FAILURES)]

@@ -33,9 +33,6 @@ CREATE TABLE kernels(
   size INTEGER NOT NULL, package TEXT NOT NULL, cost_s REAL NOT NULL, made_at REAL NOT NULL);
 CREATE INDEX kernels_by_key ON kernels(key, sequence);
 CREATE TABLE packages(digest TEXT PRIMARY KEY, name TEXT NOT NULL, size INTEGER NOT NULL);
-CREATE TABLE costs(op_type TEXT PRIMARY KEY, mean_s REAL NOT NULL, n INTEGER NOT NULL);
-CREATE TABLE failures(key TEXT PRIMARY KEY, op_type TEXT NOT NULL, fingerprint TEXT NOT NULL, reason TEXT NOT NULL,
-  attempts INTEGER NOT NULL, at REAL NOT NULL);
 CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
@@ -53,18 +50,6 @@ class KernelRow:
     made_at: float
     sequence: int = 0
     """Its place in the order of publication; 0 takes the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRow:
-    """A key that the compiler refused, remembered until the toolchain changes (its fingerprint is in the key)."""
-
-    key: str
-    op_type: str
-    fingerprint: str
-    reason: str
-    attempts: int
-    at: float
 
 
 class Catalog:
@@ -163,45 +148,6 @@ class Catalog:
         return int(self._one("SELECT COUNT(*) FROM packages"))
 
     # ---- history -----------------------------------------------------------------------------------------------------
-
-    def learn_costs(self, costs: Iterable[tuple[str, float]]) -> None:
-        """Let (op type, seconds) flow into the running means."""
-        with self._commit():
-            self._db.executemany(
-                "INSERT INTO costs VALUES (?, ?, 1) ON CONFLICT(op_type) DO UPDATE SET"
-                " mean_s = mean_s + (excluded.mean_s - mean_s) / MIN(n + 1, 100), n = n + 1",
-                costs,
-            )
-
-    def costs(self) -> dict[str, float]:
-        """op type -> mean seconds of one kernel."""
-        return dict(self._read("SELECT op_type, mean_s FROM costs"))
-
-    def remember_failure(self, row: FailureRow) -> None:
-        """Remember that the compiler refuses a key."""
-        with self._commit():
-            self._db.execute(
-                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?)",
-                (row.key, row.op_type, row.fingerprint, row.reason, row.attempts, row.at),
-            )
-
-    def forget_failures(self, keys: Sequence[str]) -> None:
-        """These keys are to be tried again, or have been compiled after all."""
-        with self._commit():
-            self._db.executemany("DELETE FROM failures WHERE key = ?", ((key,) for key in keys))
-
-    def failures(self, keys: Sequence[str]) -> dict[str, str]:
-        """key -> reason, for those keys that are known to fail."""
-        found: dict[str, str] = {}
-        for start in range(0, len(keys), _CHUNK):
-            part = keys[start : start + _CHUNK]
-            marks = ",".join("?" * len(part))
-            found.update(self._read(f"SELECT key, reason FROM failures WHERE key IN ({marks})", part))
-        return found
-
-    def latest_failures(self, limit: int) -> list[FailureRow]:
-        """The newest remembered failures."""
-        return [FailureRow(*row) for row in self._read("SELECT * FROM failures ORDER BY at DESC LIMIT ?", (limit,))]
 
     def count(self, counts: Mapping[str, int]) -> None:
         """Add to counters that survive restarts."""

@@ -81,6 +81,7 @@ class Reason(StrEnum):
     RESTART_NEEDED = "restart_needed"
     BAD_RECORDS = "bad_records"
     DEADLINE = "deadline"
+    EXPIRED = "expired"
     REFUSED = "refused"
     IN_BACKGROUND = "in_background"
     CHANGE_PENDING = "change_pending"

@@ -94,7 +94,7 @@ def test_a_batch_with_bad_ops_keeps_the_good_ones(bench: Bench) -> None:
     assert "does not fit the unified buffer" in failed[keys[1]].reason
     assert not failed[keys[1]].transient
     assert failed[keys[2]].outcome is KeyOutcome.LEFT_OUT
-    assert failed[keys[3]].outcome is KeyOutcome.FAILED
+    assert failed[keys[3]].outcome is KeyOutcome.OUT_OF_MEMORY
     assert "killed by signal 9" in failed[keys[3]].reason
     assert failed[keys[3]].transient
     kept = JobDirectory(spec.job_dir)

@@ -1,60 +1,150 @@
+"""What is started next: turns, slots, lengths and company, decided over queues that are made up here."""
+
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npgxd.compile.plan import PlanItem, plan
+from npgxd.compile.batches import PlanItem
+from npgxd.compile.plan import Planned, Slots, Terms, next_batch
 
-ITEMS = st.lists(
+TERMS = Terms(batch_s=30.0, start_up_s=5.0)
+
+
+@dataclass
+class Job:
+    """A queue of kernels with the same cost."""
+
+    name: str
+    costs: list[float]
+    since: float = 0.0
+    background: bool = False
+    running: int = 0
+    uid: int = 0
+    part: str = ""
+    shared: list[PlanItem] = field(default_factory=list)
+
+    @property
+    def cost_s(self) -> float:
+        return sum(one.cost_s for one in self.items())
+
+    def keys(self) -> list[str]:
+        return [one.key for one in self.items()]
+
+    def items(self) -> list[PlanItem]:
+        own = [
+            PlanItem(f"{self.name}{n}", "Add", f"{self.name}{n}", cost, self.uid, self.part) for n, cost in enumerate(self.costs)
+        ]
+        return [*own, *self.shared]
+
+
+def plan(
+    *jobs: Job, total: int = 8, free: int | None = None, runs: int = 8, background: int = 0, terms: Terms = TERMS
+) -> Planned:
+    planned = next_batch(jobs, Slots(total, total if free is None else free, runs, background), terms)
+    assert planned is not None
+    return planned
+
+
+def test_nothing_waits_or_nothing_is_free_nothing_is_started() -> None:
+    assert next_batch([], Slots(8, 8, 8), TERMS) is None
+    assert next_batch([Job("a", [])], Slots(8, 8, 8), TERMS) is None
+    assert next_batch([Job("a", [1.0])], Slots(8, 0, 8), TERMS) is None
+    assert next_batch([Job("a", [1.0])], Slots(8, 8, 0), TERMS) is None
+
+
+def test_one_job_that_fits_is_one_run_on_all_slots() -> None:
+    planned = plan(Job("a", [2.0] * 100))
+    assert (len(planned.batch.items), planned.processes, planned.queues) == (100, 8, ("a",))
+
+
+def test_a_job_that_waits_comes_before_one_that_has_something_running_however_long_that_has_waited() -> None:
+    assert plan(Job("large", [1.0] * 50, since=0.0, running=1), Job("small", [1.0], since=9.0)).queues[0] == "small"
+    assert plan(Job("late", [1.0], since=9.0, uid=1), Job("early", [1.0], since=1.0)).queues[0] == "early"
+
+
+def test_of_free_slots_each_job_that_waits_has_a_part_and_what_a_small_one_cannot_use_goes_to_the_other() -> None:
+    large, rival = Job("a", [30.0] * 100), Job("b", [30.0] * 100, since=1.0, uid=1)
+    assert plan(large, rival).processes == 4
+    assert plan(large, Job("b", [1.0], since=1.0, uid=1)).processes == 7
+    assert plan(large, rival, runs=1).processes == 8, "where only one run may be started nobody else could use them"
+
+
+def test_a_batch_that_others_wait_behind_is_short_and_one_that_nobody_does_is_worth_its_start_up() -> None:
+    large = Job("a", [1.0] * 1000)
+    assert plan(large, total=2).estimate_s == 50.0
+    assert plan(large, Job("b", [1.0] * 1000, since=1.0, uid=1), total=2).estimate_s == 30.0
+
+
+def test_a_rest_that_costs_less_than_a_start_up_is_not_left_behind() -> None:
+    assert len(plan(Job("a", [1.0] * 54), total=1).batch.items) == 54
+    assert len(plan(Job("a", [1.0] * 70), total=1).batch.items) == 50
+
+
+def test_small_jobs_of_one_user_share_a_run_and_a_large_one_does_not_hold_a_small_one_up() -> None:
+    first, second = Job("a", [1.0] * 2), Job("b", [1.0] * 2, since=1.0)
+    assert plan(first, second, total=1).queues == ("a", "b")
+    assert plan(first, Job("b", [1.0] * 2, since=1.0, uid=1), total=1).queues == ("a",), "users do not trust each other"
+    assert plan(first, Job("b", [1.0] * 20, since=1.0), total=1).queues == ("a",)
+
+
+def test_two_jobs_that_wait_for_the_same_kernels_do_not_halve_the_slots() -> None:
+    shared = [PlanItem(f"k{n}", "Add", f"k{n}", 1.0, 0) for n in range(50)]
+    planned = plan(Job("a", [], shared=shared), Job("b", [], since=1.0, shared=shared))
+    assert (planned.processes, len(planned.batch.items)) == (8, 50)
+
+
+def test_background_work_comes_last_and_never_takes_more_than_half() -> None:
+    nobody = Job("old", [9.0] * 100, background=True)
+    assert plan(nobody, Job("new", [1.0], since=99.0)).queues == ("new",)
+    assert plan(nobody).processes == 4
+    assert plan(nobody, total=1).processes == 1
+    assert next_batch([nobody], Slots(8, 4, 7, background=4), TERMS) is None
+
+
+def test_suspects_keep_to_themselves_and_come_after_what_is_under_no_suspicion() -> None:
+    suspects = [PlanItem(f"s{n}", "Add", f"s{n}", 50.0, 0, part=f"run:{n % 2}") for n in range(4)]
+    job = Job("a", [1.0] * 3, shared=suspects)
+    assert plan(job).batch.keys == ("a0", "a1", "a2")
+    job.costs = []
+    assert plan(job).batch.keys == ("s0", "s2")
+
+
+def test_what_ran_out_of_memory_gets_as_few_processes_as_it_may_have() -> None:
+    planned = plan(Job("a", [], shared=[PlanItem(f"m{n}", "Add", f"m{n}", 1.0, 0, most=2) for n in range(20)]))
+    assert (planned.processes, len(planned.batch.items)) == (2, 20)
+
+
+JOBS = st.lists(
     st.builds(
-        PlanItem,
-        key=st.integers(0, 40).map(lambda n: f"{n:064x}"),
-        op_type=st.sampled_from(["Add", "MatMulV2"]),
-        trace=st.sampled_from("abcdefgh"),
-        cost_s=st.floats(0, 60),
+        Job,
+        name=st.sampled_from("abcdefgh"),
+        costs=st.lists(st.floats(0.01, 60), max_size=30),
+        since=st.floats(0, 10),
+        background=st.booleans(),
+        running=st.integers(0, 2),
+        uid=st.integers(0, 1),
+        part=st.sampled_from(["", "x:0"]),
     ),
-    max_size=40,
+    max_size=6,
+    unique_by=lambda job: job.name,
 )
 
 
-def item(key: str, cost_s: float = 1.0, trace: str | None = None) -> PlanItem:
-    return PlanItem(key, "Add", trace if trace is not None else key, cost_s)
-
-
-def test_nothing_to_compile_is_no_batch() -> None:
-    assert plan([]) == []
-
-
-def test_everything_goes_into_one_batch_longest_first() -> None:
-    (batch,) = plan([item("a", 1.0), item("b", 3.0), item("c", 2.0)])
-    assert batch.keys == ("b", "c", "a")
-    assert batch.estimate_s(jobs=2) == 3.0
-    assert batch.estimate_s(jobs=1) == 6.0
-
-
-def test_records_that_a_kernel_cannot_tell_apart_are_never_in_one_batch() -> None:
-    batches = plan([item("a", trace="same"), item("b", trace="same"), item("c")])
-    assert [batch.keys for batch in batches] == [("a", "c"), ("b",)]
-
-
-def test_a_bound_on_batches_is_kept_as_far_as_single_kernels_allow() -> None:
-    batches = plan([item("a", 9.0), item("b", 2.0), item("c", 2.0), item("d", 2.0)], jobs=1, max_batch_s=5.0)
-    assert [batch.keys for batch in batches] == [("a",), ("b", "c"), ("d",)]
-
-
-@given(items=ITEMS, jobs=st.integers(1, 8), bound=st.none() | st.floats(0.1, 30))
-def test_a_plan_covers_every_key_once_and_separates_equal_traces(items: list[PlanItem], jobs: int, bound: float | None) -> None:
-    batches = plan(items, jobs=jobs, max_batch_s=bound)
-    assert Counter(key for batch in batches for key in batch.keys) == Counter({i.key: 1 for i in items})
-    for batch in batches:
-        assert len({i.trace for i in batch.items}) == len(batch.items)
-        assert [i.cost_s for i in batch.items] == sorted((i.cost_s for i in batch.items), reverse=True)
-        assert bound is None or len(batch.items) == 1 or batch.estimate_s(jobs) <= bound
-
-
-@given(items=ITEMS)
-def test_a_plan_does_not_depend_on_the_order_of_arrival(items: list[PlanItem]) -> None:
-    unique = list({i.key: i for i in items}.values())
-    assert plan(unique) == plan(reversed(unique))
+@given(jobs=JOBS, total=st.integers(1, 16), used=st.integers(0, 15), start_up=st.floats(0, 20))
+def test_a_plan_keeps_to_what_is_free_and_to_one_company_and_is_never_without_cause(
+    jobs: list[Job], total: int, used: int, start_up: float
+) -> None:
+    free = max(0, total - used)
+    planned = next_batch(jobs, Slots(total, free, 4), Terms(30.0, start_up))
+    waiting = [job for job in jobs if job.keys()]
+    if planned is None:
+        assert not waiting or not free or all(job.background for job in waiting)
+        return
+    assert 1 <= planned.processes <= free
+    assert len({(one.company, one.part, one.most) for one in planned.batch.items}) == 1
+    assert len({one.trace for one in planned.batch.items}) == len(planned.batch.items)
+    assert set().union(*(job.keys() for job in waiting)) >= set(planned.batch.keys)
+    assert planned == next_batch(list(reversed(jobs)), Slots(total, free, 4), Terms(30.0, start_up)), "nor does the order matter"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npgxd.errors import StoreError
-from npgxd.store.catalog import Catalog, FailureRow, KernelRow
+from npgxd.store.catalog import Catalog, KernelRow
 from tests.store.made import digest
 
 if TYPE_CHECKING:
@@ -73,22 +73,8 @@ def test_a_sequence_is_never_given_twice(house: House) -> None:
 def test_history_survives_a_restart(house: House) -> None:
     house.catalog.count({"hits": 3, "compiled": 1})
     house.catalog.count({"hits": 2})
-    house.catalog.learn_costs([("MatMulV2", 1.0), ("MatMulV2", 3.0), ("Add", 0.5)])
     house.reopen()
     assert house.catalog.counters() == {"hits": 5, "compiled": 1}
-    assert house.catalog.costs() == {"MatMulV2": 2.0, "Add": 0.5}
-
-
-def test_fc12_a_failure_is_remembered_with_its_reason_until_it_is_forgotten(house: House) -> None:
-    failure = FailureRow(digest("a"), "Add", digest("toolchain"), "error E10001: no such op", 2, 5.0)
-    house.catalog.remember_failure(failure)
-    house.catalog.remember_failure(FailureRow(digest("b"), "Mul", digest("toolchain"), "other", 1, 9.0))
-    house.reopen()
-    assert house.catalog.failures([digest("a"), digest("c")]) == {digest("a"): failure.reason}
-    assert [one.key for one in house.catalog.latest_failures(50)] == [digest("b"), digest("a")]
-    assert house.catalog.latest_failures(2)[1] == failure
-    house.catalog.forget_failures([digest("a")])
-    assert house.catalog.failures([digest("a")]) == {}
 
 
 def remove(house: House) -> None:

@@ -140,13 +140,25 @@ def test_a_failure_that_passes_is_tried_again_within_the_round(node: Node, kind:
     assert (outcome["missing"], outcome["torn"]) == (0, 0)
 
 
-def test_a_failure_that_never_passes_ends_in_a_bounded_number_of_tries(node: Node) -> None:
-    node.cann.order("MatMulV2", "crash")
-    outcome = node.rank(matmuls(16)).outcome()
+@pytest.mark.parametrize(
+    ("kind", "runs", "how"), [("exit_nonzero", 2, "failed"), ("crash", 2, "crashed"), ("oom_kill", 4, "out_of_memory")]
+)
+def test_fc12_a_failure_that_never_passes_ends_in_a_bounded_number_of_tries(
+    make_node: Callable[..., Node], kind: str, runs: int, how: str
+) -> None:
+    node = make_node()
+    node.settings["compile"] |= {"remember_s": 0}
+    node.start()
+    node.cann.order("MatMulV2", kind)
+    outcome = node.rank(matmuls(16, 32)).outcome() if kind == "oom_kill" else node.rank(matmuls(16)).outcome()
     assert outcome["state"] == "DEGRADED"
-    assert len(node.cann.runs()) == 3
+    assert {told for _op, told, _why in outcome["failures"]} == {how}
+    assert len(node.cann.runs()) >= runs
+    tries = len(node.cann.runs())
     node.cann.cancel_orders()
-    assert node.rank(matmuls(16)).outcome()["state"] == "INSTALLED", "a passing reason is not remembered"
+    again = node.rank(matmuls(16)).outcome()
+    passed = kind == "oom_kill"
+    assert (again["state"], len(node.cann.runs()) - tries) == (("INSTALLED", 1) if passed else ("DEGRADED", 0))
 
 
 def test_a_compile_that_hangs_ends_at_its_deadline_and_nothing_of_it_is_left(make_node: Callable[..., Node]) -> None:
