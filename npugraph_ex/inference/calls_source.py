@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from npugraph_ex.inference.facts import Fact, Facts
     from npugraph_ex.inference.facts_paths import Node
+from npugraph_ex.inference.facts_paths import scalar
 from npugraph_ex.inference.facts_shapes import used
 
 CHECK: Final = "check_call"
@@ -162,6 +163,8 @@ class _Writer:
     def _step(self, base: str, step: str, key: Any) -> str:
         if step == "attr" and key.isidentifier() and not keyword.iskeyword(key):
             return f"{base}.{key}"
+        if step == "scalar":
+            return f"{self._own}scalar({base})"
         return _STEPS[step].format(base=base, key=_literal(key) if step == "literal" else repr(key))
 
     # ---- facts: conditions under which one does not hold -----------------------------------------------------------------
@@ -316,6 +319,7 @@ def bound_constants(facts: Facts, values: Sequence[Any], bound: Bound) -> dict[s
         f"{own}kwdefaults": bound.function.__kwdefaults__,
         f"{own}globals": bound.function.__globals__,
         f"{own}cells": dict(zip(code.co_freevars, bound.function.__closure__ or (), strict=True)),
+        f"{own}scalar": scalar,
         f"{own}differs": bound.differs,
         f"{own}keys_differ": bound.keys_differ,
         f"{own}holds_otherwise": bound.holds_otherwise,

@@ -155,6 +155,8 @@ class _Sizes:
         self.facts: list[Fact] = []
         for number, reference in enumerate(ranges.references):
             node = nodes[number]
+            if node is None and reference.part == "value":
+                raise _unfindable(reference.source)
             place = (node, reference.part, reference.axis)
             if number in ranges.fixed:
                 self._fixed[place] = ranges.fixed[number]
@@ -183,6 +185,10 @@ def _is_constant(number: int, ranges: Ranges) -> bool:
     )
 
 
+def _unfindable(source: str) -> NotCacheable:
+    return NotCacheable(f"{source} must stay in a range, and another process could not find it", why=Why.UNSERIALISABLE)
+
+
 def _range(text: str, ranges: Ranges, nodes: Sequence[int | None]) -> Fact | None:
     """One expression with its references numbered from 0. NotCacheable if it speaks of something that cannot be found again."""
     numbers = used(text)
@@ -194,9 +200,7 @@ def _range(text: str, ranges: Ranges, nodes: Sequence[int | None]) -> Fact | Non
     for number in numbers:
         reference, node = ranges.references[number], nodes[number]
         if node is None:
-            raise NotCacheable(
-                f"{reference.source} must stay in a range, and another process could not find it", why=Why.UNSERIALISABLE
-            )
+            raise _unfindable(reference.source)
         places.append([node, reference.part, reference.axis])
     return Fact("range", -1, [text.replace("S[_", "S["), places])
 

@@ -61,13 +61,22 @@ class Draft:
 
 def drafts(capture: Capture, paths: Paths) -> list[Draft]:
     """Every guard as one or two drafts, in an order that does not depend on the process. NotCacheable for what cannot be kept."""
-    wanted = sorted((guard for guard in capture.guards if guard.kind not in _SETTINGS), key=_order)
+    inner = tuple(f"G[{alias!r}]" for alias, module in capture.aliases.items() if _is_inner(module))
+    wanted = sorted(
+        (guard for guard in capture.guards if guard.kind not in _SETTINGS and not guard.source.startswith(inner)), key=_order
+    )
     plain = [guard for guard in wanted if "___unnamed_scope" not in guard.source]
     found = [draft for guard in plain for draft in _drafted(guard, paths)]
     if len(plain) < len(wanted):
         _find_scopes(capture, paths)
         found += [draft for guard in wanted if "___unnamed_scope" in guard.source for draft in _drafted(guard, paths)]
     return list(dict.fromkeys(found))
+
+
+def _is_inner(module: str) -> bool:
+    """A module that torch keeps to itself, Dynamo's own among them: torch's version stands for it, and a warm process lacks it."""
+    first, *rest = module.split(".")
+    return first == "torch" and any(name.startswith("_") for name in rest)
 
 
 def _order(guard: Guarded) -> tuple[int, str, str, str]:

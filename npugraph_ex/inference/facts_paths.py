@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import operator
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import CellType, FunctionType
+    from types import CellType, FunctionType, ModuleType
 
 Node = tuple[int, str, Any]
 """The node that it starts from (-1: none), the step, and its key."""
@@ -96,6 +97,8 @@ class Paths:
                 pass
             case ast.Attribute(value=value, attr=name):
                 return self.node(self._follow(value), "attr", name)
+            case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+                return self.node(self._follow(value), "scalar")
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self._called(name, args, tree)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=[inner, at], keywords=[]):
@@ -153,11 +156,26 @@ def _literal(tree: ast.expr) -> Any:
 # ---- following them -----------------------------------------------------------------------------------------------------------
 
 
+def _module(name: str) -> ModuleType:
+    """A module that is loaded already; torch's own may be loaded for it."""
+    if name in sys.modules or not name.startswith("torch."):
+        return sys.modules[name]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LookupError(name) from error
+
+
+def scalar(value: Any) -> Any:
+    """The number in a tensor that holds one; a number that Dynamo would have made such a tensor of."""
+    return value.item() if hasattr(value, "item") else value
+
+
 _STARTS: Final[Mapping[str, Callable[[str, Roots], Any]]] = {
     "argument": lambda key, roots: roots.arguments[key],
     "cell": lambda key, roots: roots.cells[key].cell_contents,
     "global": lambda key, roots: roots.function.__globals__[key],
-    "module": lambda key, _roots: sys.modules[key],
+    "module": lambda key, _roots: _module(key),
     "builtin": lambda _key, _roots: vars(builtins),
     "function": lambda _key, roots: roots.function,
 }
@@ -173,6 +191,7 @@ _STEPS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "type": lambda base, _key: type(base),
     "body": lambda base, _key: vars(base),
     "fields": lambda base, _key: tuple(base.__dataclass_fields__),
+    "scalar": lambda base, _key: scalar(base),
 }
 ROOTS: Final = frozenset(_STARTS)
 STEPS: Final = frozenset(_STEPS)
@@ -187,7 +206,7 @@ def follow(nodes: Sequence[Node], roots: Roots) -> list[Any]:
                 found.append(_STARTS[step](key, roots))
             else:
                 found.append(MISSING if found[base] is MISSING else _STEPS[step](found[base], key))
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
             found.append(MISSING)
     return found
 
@@ -212,7 +231,12 @@ def spoken(nodes: Sequence[Node], number: int, module: str, own: str = "self") -
         return inner.removesuffix(".__closure__") if key == "cell_contents" else f"{inner}.{key}"
     if step in {"item", "entry", "at"}:
         return _item_spoken(inner, key)
-    words = {"literal": f"{inner}[{key}]", "type": f"the class of {inner}", "body": f"{inner}.__dict__"}
+    words = {
+        "scalar": f"{inner}.item()",
+        "literal": f"{inner}[{key}]",
+        "type": f"the class of {inner}",
+        "body": f"{inner}.__dict__",
+    }
     return words.get(step, f"{inner}'s {step} {'' if key is None else key}".rstrip())
 
 
