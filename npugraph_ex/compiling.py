@@ -15,14 +15,15 @@ from npugraph_ex.graph import CompiledGraph, SymbolicSizes, boxed
 from npugraph_ex.options import Options, unmet
 from npugraph_ex.passes import optimise
 from npugraph_ex.program import ModuleProgram, Program
-from npugraph_ex.static_kernels import StaticKernels
-from npugraph_ex.tensor_dump import TensorDump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch.fx import GraphModule
+
+    from npugraph_ex.observe import Observer
+    from npugraph_ex.static_kernels import StaticKernels
 
 
 def compile_graph(
@@ -50,8 +51,16 @@ def ready(
 ) -> CompiledGraph:
     """A rewritten graph on its engine. ``build_dir`` is where a compile cache keeps it, if one does."""
     _tell_unmet(options, engine)
-    kernels = StaticKernels(name, engine, options, program, build_dir=build_dir) if options.static_kernel_compile else None
-    observers = (TensorDump(options.data_dump_dir, graph=name),) if options.dump_tensor_data else ()
+    kernels: StaticKernels | None = None
+    observers: tuple[Observer, ...] = ()
+    if options.static_kernel_compile:
+        from npugraph_ex.static_kernels import StaticKernels  # noqa: PLC0415 -- a start from the compile cache need not import it
+
+        kernels = StaticKernels(name, engine, options, program, build_dir=build_dir)
+    if options.dump_tensor_data:
+        from npugraph_ex.tensor_dump import TensorDump  # noqa: PLC0415 -- the same
+
+        observers = (TensorDump(options.data_dump_dir, graph=name),)
     return CompiledGraph(sizes, engine.runner(program, options), static_kernels=kernels, observers=observers)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npugraph_ex.observe import Observer, run_observed
-from npugraph_ex.recording.portable import PortableRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +52,8 @@ class EagerEngine:
 
     def recorder(self, surroundings: Surroundings) -> Recorder:
         """The one that describes aten calls."""
+        from npugraph_ex.recording.portable import PortableRecorder  # noqa: PLC0415 -- only a recorded run needs it
+
         return PortableRecorder(surroundings)
 
     def reselect(self, view: Path | None) -> str:

@@ -19,7 +19,7 @@ from npugraph_ex.engines import devices_of, engine_on
 from npugraph_ex.graph import SymbolicSizes
 from npugraph_ex.inference import bytecode, calls_source, tensors
 from npugraph_ex.inference.container import EntryDamaged, pack, unpack
-from npugraph_ex.inference.source import GraphText, StoredGraph, written
+from npugraph_ex.inference.source import GraphText, StoredGraph, compiled, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from npugraph_ex.inference.facts import Facts
     from npugraph_ex.options import Options
 
-_SECTIONS: Final = {"header", "facts", "check", "graph", "bytecode", "tensors"}
+_SECTIONS: Final = {"header", "facts", "check", "graph", "program", "bytecode", "tensors"}
 
 
 class EntryForeign(NpgxError):
@@ -66,12 +66,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry that was read: ``check`` and ``code`` are marshalled bytecode, not loaded yet."""
+    """An entry that was read: ``check``, ``program`` (the graph's source, compiled) and ``code`` are marshalled, and not loaded yet."""
 
     header: Header
     facts: Mapping[str, Any]
     check: bytes
     source: str
+    program: bytes
     code: bytes
     constants: bytes
 
@@ -90,10 +91,7 @@ class Entry:
         """
         header = self.header
         constants = tensors.loaded(header.tensors, self.constants)
-        try:
-            stored = StoredGraph(GraphText(self.source, header.functions, constants))
-        except (SyntaxError, NameError) as error:
-            raise EntryDamaged(f"the entry's graph cannot be read: {error}") from error
+        stored = StoredGraph(GraphText(self.source, header.functions, constants), bytecode.code_of(self.program))
         graph = ready(stored, engine_on(header.devices), header.sizes, options=options, name=name, build_dir=build_dir)
 
         def run(*inputs: Any) -> object:
@@ -133,6 +131,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
             "facts": _json(facts.plain()),
             "check": marshal.dumps(calls_source.compiled(facts, capture.function.__code__), bytecode.MARSHAL),
             "graph": text.source.encode(),
+            "program": marshal.dumps(compiled(text.source), bytecode.MARSHAL),
             "bytecode": code.code,
             "tensors": data,
         }
@@ -157,7 +156,15 @@ def read(data: bytes) -> Entry:
                 f"the entry was made by another {name} ({getattr(header, name)}, here it is {value})",
                 hint="It is made again",
             )
-    return Entry(header, facts, bytes(sections["check"]), source, bytes(sections["bytecode"]), bytes(sections["tensors"]))
+    return Entry(
+        header,
+        facts,
+        bytes(sections["check"]),
+        source,
+        bytes(sections["program"]),
+        bytes(sections["bytecode"]),
+        bytes(sections["tensors"]),
+    )
 
 
 def _header(told: Mapping[str, Any]) -> Header:

@@ -21,6 +21,7 @@ from npugraph_ex.inference.container import EntryDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import CodeType
 
 _HEAD: Final = re.compile(r"\s*def forward\(self(?P<inputs>[^()]*)\):\n")
 _MODULES: Final = {"math": math, "operator": operator, "_operator": operator, "torch": torch}
@@ -58,40 +59,56 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
 
-class StoredGraph:
-    """A graph that was read back."""
+def compiled(source: str) -> CodeType:
+    """The code of ``source`` as ``StoredGraph`` runs it. EntryDamaged if it is no such source.
 
-    def __init__(self, text: GraphText) -> None:
+    Its forward takes one list of inputs and empties it, so that each input is freed as soon as the graph needs it no more.
+    """
+    head = _HEAD.match(source)
+    if head is None:
+        raise EntryDamaged("the entry's graph is not a forward function")
+    names = [name.strip() for name in head["inputs"].split(",") if name.strip()]
+    taken = f"    [{', '.join(names)}] = inputs\n" if names else ""
+    return _compiled(f"def forward(self, inputs):\n{taken}    inputs.clear()\n{source[head.end() :]}")
+
+
+class StoredGraph:
+    """A graph that was read back; ``code`` is what ``compiled`` makes of its source."""
+
+    def __init__(self, text: GraphText, code: CodeType) -> None:
         self._text = text
         self._root = torch.nn.Module()
         for name, tensor in text.tensors.items():
             self._root.register_buffer(name, tensor, persistent=False)
-        head = _HEAD.match(text.source)
-        if head is None:
-            raise EntryDamaged("the entry's graph is not a forward function")
-        names = [name.strip() for name in head["inputs"].split(",") if name.strip()]
-        taken = f"    [{', '.join(names)}] = inputs\n" if names else ""
-        self._forward = self._function(f"def forward(self, inputs):\n{taken}    inputs.clear()\n{text.source[head.end() :]}")
+        self._forward = self._function(code)
 
     def run(self, inputs: list[Any]) -> object:
-        """The graph's outputs; ``inputs`` is emptied, so that each is freed as soon as the graph needs it no more."""
+        """The graph's outputs; ``inputs`` is emptied."""
         return self._forward(self._root, inputs)
 
     def module(self) -> fx.GraphModule:
         """The same graph as nodes."""
-        root = type("StoredGraph", (torch.nn.Module,), {"forward": self._function(self._text.source)})()
+        root = type("StoredGraph", (torch.nn.Module,), {"forward": self._function(_compiled(self._text.source))})()
         for name, tensor in self._text.tensors.items():
             root.register_buffer(name, tensor, persistent=False)
         return fx.GraphModule(root, _Tracer(autowrap_functions=tuple(self._functions().values())).trace(root))
 
-    def _function(self, source: str) -> Callable[..., object]:
+    def _function(self, code: CodeType) -> Callable[..., object]:
         space = {**_NAMES, **self._functions()}
-        exec(compile(source, "<npugraph_ex entry>", "exec"), space)  # noqa: S102 -- an entry is code: see inference/files.py
+        exec(code, space)  # noqa: S102 -- an entry is code: see inference/files.py
         made: Callable[..., object] = space["forward"]
         return made
 
     def _functions(self) -> dict[str, Any]:
         return {name: _found(path) for name, path in self._text.functions.items()}
+
+
+def _compiled(source: str) -> CodeType:
+    try:
+        code: CodeType = compile(source, "<npugraph_ex entry>", "exec")
+    except SyntaxError as error:
+        raise EntryDamaged(f"the entry's graph is not Python: {error}") from error
+    return code
 
 
 _NAMES: Final[Mapping[str, Any]] = {
