@@ -13,6 +13,7 @@ from npgxd.errors import DaemonUnavailable, ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.endpoint import START_HINT, find_socket, probe
+from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.messages import Status, StatusDocument
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from npgxd.wire.form import Message
 
 SCHEMA = 1
-"""The schema of both documents that this npgxctl reads."""
+"""The schema of the documents that this npgxctl reads."""
 
 
 def status_document(socket: Path | None) -> dict[str, object]:
@@ -38,7 +39,14 @@ def cache_document(socket: Path | None, match: str = "") -> dict[str, object]:
     return _document(socket, CacheList(match=match), CacheDocument)
 
 
-def _document(socket: Path | None, question: Message, kind: type[StatusDocument | CacheDocument]) -> dict[str, object]:
+def explained_document(socket: Path | None, question: Explain) -> dict[str, object]:
+    """What is known of one kernel, process or round. Raises as ``status_document`` does, and RequestRefused."""
+    return _document(socket, question, Explained)
+
+
+def _document(
+    socket: Path | None, question: Message, kind: type[StatusDocument | CacheDocument | Explained]
+) -> dict[str, object]:
     path = _reachable(socket)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:

@@ -23,10 +23,25 @@ class Command:
 
 def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
-    from npgxd.cli import cache, config, doctor, ending, gc, import_, install_units, pin, status, verify  # noqa: PLC0415 -- these modules need Command from here
+    from npgxd.cli import (  # noqa: PLC0415 -- these modules need Command from here
+        cache,
+        config,
+        doctor,
+        ending,
+        explain,
+        gc,
+        import_,
+        install_units,
+        pin,
+        retry,
+        status,
+        verify,
+    )
 
     return (
         status.COMMAND,
+        explain.COMMAND,
+        retry.COMMAND,
         doctor.COMMAND,
         cache.COMMAND,
         verify.COMMAND,

@@ -47,6 +47,11 @@ class Node:
             return default
         return clean(str(value))
 
+    def lines(self, name: str) -> list[str]:
+        """The lines of the text ``name``, safe to print."""
+        value = self._value.get(name)
+        return [clean(line) for line in value.splitlines()] if isinstance(value, str) else []
+
     def number(self, name: str) -> float | None:
         """The number ``name``; None if there is none."""
         value = self._value.get(name)

@@ -5,7 +5,8 @@ code  meaning
 ====  ================================================================================================
 0     done; for ``status``: the daemon serves, and no connected rank is in one of the states below
 1     ``verify``: problems were found (with ``--repair``: all of them are mended); ``gc``: a limit is still not met;
-      ``import``: some records were rejected; ``cache show``, ``cache why``: nothing is known of that
+      ``import``: some records were rejected; ``cache show``, ``cache why``: nothing is known of that;
+      ``explain``: nothing, or several things, are known under that name; ``retry``: some of that was not remembered as failed
 2     ``verify --repair``: problems are left
 3     a rank is DEGRADED: some or all of its operators run with dynamic kernels
 4     a rank is DISABLED: it has no static kernels, for a reason that is no fault
@@ -20,7 +21,7 @@ code  meaning
 78    an argument cannot be used
 ====  ================================================================================================
 
-Where several apply to ``status``, 7 comes before 3, 4, 5 and 6, in this order.
+``explain`` gives 3, 4 and 5 for what was asked about. Where several apply to ``status``, 7 comes before 3, 4, 5 and 6, in this order.
 """
 
 from __future__ import annotations
@@ -63,6 +64,15 @@ CACHE_TABLE = f"""exit codes:
   1   nothing is known under that key or label (show, why)
 {_ADMIN_CODES}
 Every user may list what is cached for them; root and the daemon's own user see all, and may remove."""
+EXPLAIN_TABLE = f"""exit codes:
+  0   the kernel is there; all is well with the process or round
+  1   nothing, or several things, are known under that name; or nothing became of the kernel
+  3   the kernel failed; the process or round is DEGRADED
+  4   the process is DISABLED
+  5   it is waited for, or being compiled
+{_ADMIN_CODES}
+Root and the daemon's own user are told everything (over admin.sock), others of rounds and logs their own."""
+RETRY_TABLE = f"exit codes:\n  0   done\n  1   some of that was not remembered as failed\n{_ADMIN_CODES}"
 STATUS_TABLE = """exit codes:
   0   the daemon serves, and no rank is in a state below
   3   a rank is DEGRADED (some operators run with dynamic kernels)

@@ -93,8 +93,8 @@ def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
             return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels could not be compiled: " + _first(
                 result.failures
             ), (
-                "these operators run with dynamic kernels; npgxctl status lists what is remembered as failed: once its cause is gone, "
-                "one start with disable_static_kernel_compile_cache=True tries again"
+                "these operators run with dynamic kernels; npgxctl explain says more of a key or pid: once the cause is gone, "
+                "npgxctl retry has what is remembered as failed compiled again"
             )
         case Reason.CHURN if result.failures:
             return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels were not compiled: " + _first(

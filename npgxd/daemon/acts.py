@@ -11,11 +11,13 @@ from npgxd.daemon.refusals import Refused
 from npgxd.daemon.slices import Task
 from npgxd.oplib.checking import Checking, Findings
 from npgxd.wire import admin
+from npgxd.wire.explain_messages import Explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.explaining import Explainer
     from npgxd.daemon.housekeeping import Housekeeping
     from npgxd.daemon.importing import Importer
     from npgxd.daemon.stores import Stores
@@ -28,6 +30,10 @@ log = logging.getLogger(__name__)
 
 MAX_NAMED = 5000
 """Problems that one answer names; their number is always told."""
+
+
+MAX_FORGOTTEN = 200
+"""Failures that the answer to ``retry`` names; their number is always told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,14 @@ class Acts:
         coordinator: Coordinator,
         housekeeping: Housekeeping,
         importer: Importer,
+        explainer: Explainer,
         end: Callable[[str, bool], None],
     ) -> None:
         self._stores = stores
         self._coordinator = coordinator
         self._housekeeping = housekeeping
         self._importer = importer
+        self._explainer = explainer
         self._end = end
         self._verifying: Task[Findings] | None = None
 
@@ -76,6 +84,10 @@ class Acts:
                 return Long(self._importer.run(message, peer, now), dict, driven=False)
             case admin.CacheRemove():
                 return self._cache_remove(message.key)
+            case Explain():
+                return self._explainer.explain(message.what, None, now)
+            case admin.Retry():
+                return self._retry(message)
             case admin.Drain():
                 self._end("npgxctl drain", False)
                 return {"state": "DRAINING"}
@@ -83,6 +95,19 @@ class Acts:
                 self._end("npgxctl shutdown", True)
                 return {"state": "STOPPING"}
         raise Refused("UNKNOWN_OP", f"{message.op} is no act of an administrator")
+
+    def _retry(self, asked: admin.Retry) -> dict[str, Any]:
+        if bool(asked.keys) + bool(asked.op_type) + asked.all != 1:
+            raise Refused("BAD_REQUEST", "retry is for keys, for one operator, or for all", hint="name one of them")
+        gone = self._stores.history.forget(keys=asked.keys or None, op_type=asked.op_type or None)
+        again = 0 if asked.keys else self._coordinator.churn.forget(asked.op_type)
+        log.info("retry: forgot %d failures and %d operator calls that keep changing", len(gone), again)
+        return {
+            "forgotten": len(gone),
+            "churn": again,
+            "unknown": [key for key in asked.keys if not any(row.key.startswith(key) for row in gone)],
+            "named": [{"key": row.key, "op_type": row.op_type, "reason": row.reason} for row in gone[:MAX_FORGOTTEN]],
+        }
 
     def close(self) -> None:
         """The daemon ends."""

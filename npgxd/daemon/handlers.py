@@ -8,12 +8,14 @@ import secrets
 from typing import TYPE_CHECKING
 
 from npgxd import __version__
+from npgxd.daemon.progressing import Progresses
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.switching import Agreements, Others
 from npgxd.daemon.uploads import Uploads
 from npgxd.wire import limits, messages
 from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.codec import pack_records
+from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.form import Message
 from npgxd.wire.states import ClientState, Reason, Strategy
 from npgxd.wire.switch_messages import Switch
@@ -53,6 +55,7 @@ class Handlers:
         library: OpLibrary | None = None,
         lookups: Lookups,
         cached: Callable[[PeerCredentials, str, float], list[bytes]],
+        explained: Callable[[PeerCredentials, str, float], list[bytes]],
         status: Callable[[float], list[bytes]],
     ) -> None:
         self._instance = instance
@@ -63,9 +66,11 @@ class Handlers:
         self._library = library
         self._lookups = lookups
         self._cached = cached
+        self._explained = explained
         self._status = status
         self._uploads = Uploads()
         self._agreements = Agreements(lambda: secrets.token_hex(16))
+        self.progresses = Progresses(sessions, coordinator)
         self.draining = False
         self.followers: dict[str, set[bytes]] = {}
         """round -> the connections that are told of it."""
@@ -87,6 +92,8 @@ class Handlers:
             return messages.StatusDocument(schema=1), self._status(now)
         if isinstance(message, CacheList):
             return CacheDocument(schema=1), self._cached(peer, message.match, now)
+        if isinstance(message, Explain):
+            return Explained(schema=1), self._explained(peer, message.what, now)
         if isinstance(message, messages.Hello):
             return self._hello(identity, peer, message, now)
         session = self._sessions.by_identity(identity)
@@ -193,7 +200,7 @@ class Handlers:
         taken = self._coordinator.accept(session, submit, raw, now)
         if taken.result is None:
             session.tell(ClientState.QUEUED, now, graph=taken.graph)
-        return taken.progress(now, self._coordinator.eta(taken, now)), []
+        return self.progresses.of(taken, now), []
 
     def _follow(self, session: Session, follow: messages.Follow, _frames: tuple[bytes, ...], now: float) -> Reply:
         asked = self._coordinator.round_of(session, follow.round)
@@ -201,7 +208,7 @@ class Handlers:
             asked = self._coordinator.adopt(asked, session, now)
         if asked.result is None:
             self.followers.setdefault(asked.id, set()).add(session.identity)
-        return asked.progress(now, self._coordinator.eta(asked, now)), []
+        return self.progresses.of(asked, now), []
 
     def _gathered(self, session: Session, gathered: messages.Gathered, _frames: tuple[bytes, ...], _now: float) -> Reply:
         asked = self._coordinator.round_of(session, gathered.round)

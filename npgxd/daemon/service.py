@@ -23,6 +23,7 @@ from npgxd.daemon.admin import AdminPort
 from npgxd.daemon.cached import CachePage
 from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.explaining import Explainer
 from npgxd.daemon.following import Following
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import GB, Housekeeping
@@ -86,8 +87,14 @@ class Service:
         page.removal = self._housekeeping.describe
         page.library = self._library.describe
         self._importer = Importer(config, stores, keyer, self._coordinator, self._dispatcher)
+        explainer = Explainer(stores, self._sessions, self._coordinator, self._dispatcher.history)
         acts = Acts(
-            stores, self._coordinator, self._housekeeping, self._importer, lambda why, at_once: self._drain(why, at_once=at_once)
+            stores,
+            self._coordinator,
+            self._housekeeping,
+            self._importer,
+            explainer,
+            lambda why, at_once: self._drain(why, at_once=at_once),
         )
         lookups = Lookups(config.cache, int(config.store.min_free_gb * GB), stores)
         cached = CachePage(config.cache, stores, lookups)
@@ -103,10 +110,16 @@ class Service:
             library=self._library,
             lookups=lookups,
             cached=cached.frames,
+            explained=explainer.frames,
             status=page.frames,
         )
+        page.progress = self._handlers.progresses.of
         self._following = Following(
-            self._handlers.followers, self._coordinator, lookups, lambda identity, event: self._send(identity, event, 0, [])
+            self._handlers.followers,
+            self._coordinator,
+            self._handlers.progresses,
+            lookups,
+            lambda identity, event: self._send(identity, event, 0, []),
         )
         self._doors = doors
         self._router, self._monitor = doors.ranks, doors.disconnects

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
-from npgxd.wire._fields import flag, integer, pattern, text
+from npgxd.wire._fields import flag, integer, pattern, sequence, text
+from npgxd.wire.explain_messages import Explain
 from npgxd.wire.form import COUNT, ROUND_ID, Message, bounded
 from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import UnknownOp, UnsupportedVersion
@@ -96,6 +97,16 @@ class CacheRemove(Message):
 
 
 @plain
+class Retry(Message):
+    """Forget what is remembered as failed: of keys that begin so, of one operator, or all; of the latter two also what keeps changing."""
+
+    op: ClassVar[str] = "retry"
+    keys: tuple[str, ...] = bounded(sequence(pattern(r"[0-9a-f]{4,64}", "a key's first digits (4 or more)"), 1000), tuple)
+    op_type: str = bounded(pattern(r"([A-Za-z][A-Za-z0-9_]{0,127})?", "an operator's name"), "")
+    all: bool = bounded(flag, default=False)
+
+
+@plain
 class Drain(Message):
     """Let running compiles finish, start nothing new, and end: as SIGTERM."""
 
@@ -128,7 +139,8 @@ class Answer(Message):
 
 
 REQUESTS: dict[str, type[Message]] = {
-    kind.op: kind for kind in (Verify, Gc, PinKernels, Unpin, ListPins, ImportPart, ImportRun, CacheRemove, Drain, Shutdown)
+    kind.op: kind
+    for kind in (Verify, Gc, PinKernels, Unpin, ListPins, ImportPart, ImportRun, CacheRemove, Explain, Retry, Drain, Shutdown)
 }
 REPLIES: dict[str, type[Message]] = {kind.op: kind for kind in (Progress, Answer, Refusal)}
 

@@ -15,6 +15,7 @@ from npgxd.config import load
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.coordinator import Coordinator
 from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.explaining import Explainer
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.keyer import Keyer
 from npgxd.daemon.lookups import Lookups
@@ -44,6 +45,7 @@ class Parts:
     coordinator: Coordinator
     dispatcher: Dispatcher
     handlers: Handlers
+    explainer: Explainer
 
     def session(self, peer: PeerCredentials = NOBODY, **rank: object) -> Session:
         return self.sessions.open(secrets.token_bytes(5), peer, Hello(versions=(1,), rank=RankInfo(**rank)), 0.0)
@@ -87,6 +89,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     keyer = Keyer(config.toolchain.settings(), {}, tmp_path / "memo.json")
     sessions = Sessions()
     coordinator = Coordinator(config, stores, keyer, sessions)
+    dispatcher = Dispatcher(config, stores, keyer, coordinator)
+    explainer = Explainer(stores, sessions, coordinator, dispatcher.history)
     handlers = Handlers(
         instance="0" * 32,
         stores=stores,
@@ -95,10 +99,10 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
         coordinator=coordinator,
         lookups=Lookups(config.cache, 0, stores),
         cached=lambda _peer, _match, _now: [],
+        explained=explainer.frames,
         status=lambda _now: [],
     )
-    dispatcher = Dispatcher(config, stores, keyer, coordinator)
-    yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers)
+    yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers, explainer)
     dispatcher.stop()
     for session in sessions:
         sessions.end(session)
@@ -108,4 +112,4 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 @pytest.fixture
 def acts(parts: Parts) -> Acts:
     """What administrators may ask for at once."""
-    return Acts(parts.stores, parts.coordinator, None, None, lambda _why, _at_once: None)
+    return Acts(parts.stores, parts.coordinator, None, None, parts.explainer, lambda _why, _at_once: None)

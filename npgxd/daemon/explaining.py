@@ -1,0 +1,192 @@
+"""Explaining: what is known of one kernel, process or round, put together from the daemon's parts at one moment; changes nothing.
+
+A user sees their own rounds, processes and logs, and of kernels what everybody may know: that they are there, or why they are not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from npgxd.daemon.kernel_story import KernelStory
+from npgxd.daemon.refusals import Refused
+from npgxd.wire import limits
+from npgxd.wire.states import RoundState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npgxd.daemon.coordinator import Coordinator
+    from npgxd.daemon.job_history import JobHistory
+    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.sessions import Session, Sessions
+    from npgxd.daemon.stores import Stores
+    from npgxd.wire.credentials import PeerCredentials
+
+SCHEMA: Final = 1
+MAX_NAMED: Final = 100
+"""Keys, rounds and failures that one answer names of each kind; their number is always told."""
+SEARCHED_ROUNDS: Final = 256
+"""Of the newest rounds, the keys are searched for first digits; a whole key, and what the store knows, is found in any case."""
+DIGITS: Final = 64
+_HINT: Final = "npgxctl status and the daemon's log name keys, rounds and pids"
+
+
+class Explainer:
+    """Answers about anything that has a name. ``uid`` None is an administrator, who sees everything."""
+
+    def __init__(self, stores: Stores, sessions: Sessions, coordinator: Coordinator, history: JobHistory) -> None:
+        self._stores = stores
+        self._sessions = sessions
+        self._coordinator = coordinator
+        self._story = KernelStory(stores, coordinator, history)
+
+    def explain(self, what: str, uid: int | None, now: float) -> dict[str, Any]:
+        """The document (docs/file-formats.md); Refused if nothing has this name, or several things have."""
+        kind, _, name = what.rpartition(":")
+        processes = self._processes(int(name), uid) if kind in {"", "pid"} and name.isdecimal() and len(name) <= 10 else []  # noqa: PLR2004 -- a pid's digits
+        rounds = self._rounds(name, uid) if kind in {"", "round"} else []
+        keys = self._keys(name, uid) if kind in {"", "key"} else []
+        if processes and kind != "pid" and (rounds or keys):
+            raise _ambiguous(what, ["pid:" + name, *(f"round:{r.id}" for r in rounds), *(f"key:{key}" for key in keys)])
+        if processes:
+            return self._process(int(name), processes, uid, now)
+        if len(rounds) + len(keys) > 1:
+            raise _ambiguous(what, [*(f"round:{r.id}" for r in rounds), *(f"key:{key}" for key in keys)])
+        if rounds:
+            return {"kind": "round", "asked": what, **self._round(rounds[0], now)}
+        if keys:
+            return {"kind": "kernel", "asked": what, **self._story.tell(keys[0], uid, now)}
+        raise Refused("NOTHING_FOUND", f"nothing is known under {what}", hint=_HINT)
+
+    def frames(self, peer: PeerCredentials, what: str, now: float) -> list[bytes]:
+        """For one who asks at npgxd.sock: the document as JSON, cut into payload frames."""
+        uid = None if peer.uid in {0, os.geteuid()} else peer.uid
+        text = json.dumps(self.explain(what, uid, now), separators=(",", ":")).encode()
+        size = limits.MAX_FRAME_BYTES
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+    # ---- finding -----------------------------------------------------------------------------------------------------
+
+    def _newest(self, uid: int | None) -> Iterable[Round]:
+        mine = (r for r in reversed(self._coordinator.rounds.values()) if uid in {None, r.uid})
+        return islice(mine, SEARCHED_ROUNDS)
+
+    def _processes(self, pid: int, uid: int | None) -> list[Session | Round]:
+        sessions = [each for each in self._sessions if pid in {each.peer.pid, each.hello.pid} and uid in {None, each.peer.uid}]
+        return [*sessions] or [*self._rounds_of(pid, uid)[:1]]
+
+    def _rounds_of(self, pid: int, uid: int | None) -> list[Round]:
+        sessions = {each.id for each in self._sessions if pid in {each.peer.pid, each.hello.pid}}
+        rounds = self._coordinator.rounds.values()
+        mine = [r for r in rounds if r.session in sessions or (r.entry is not None and r.entry.pid == pid)]
+        return [r for r in mine if uid in {None, r.uid}]
+
+    def _rounds(self, digits: str, uid: int | None) -> list[Round]:
+        rounds = self._coordinator.rounds
+        found = [rounds[name] for name in rounds if name.startswith(digits)]
+        return [r for r in found if uid in {None, r.uid}]
+
+    def _keys(self, digits: str, uid: int | None) -> list[str]:
+        catalog = self._stores.catalog
+        end = digits + "g"
+        known = {
+            str(row[0]) for row in catalog.read("SELECT DISTINCT key FROM kernels WHERE key >= ? AND key < ?", (digits, end))
+        }
+        known |= {str(row[0]) for row in catalog.read("SELECT key FROM failed_keys WHERE key >= ? AND key < ?", (digits, end))}
+        if len(digits) == DIGITS:
+            asked = any(digits in r.needs for r in self._coordinator.rounds.values())
+            return [digits] if known or asked else []
+        known |= {key for r in self._newest(uid) for key in r.needs if key.startswith(digits)}
+        return sorted(known)
+
+    # ---- telling -----------------------------------------------------------------------------------------------------
+
+    def _process(self, pid: int, found: list[Session | Round], uid: int | None, now: float) -> dict[str, Any]:
+        rounds = self._rounds_of(pid, uid)
+        rounds.sort(key=lambda r: r.accepted_at)
+        sessions = [each for each in self._sessions if each in found]
+        return {
+            "kind": "process",
+            "asked": str(pid),
+            "pid": pid,
+            "sessions": [_session(each, now) for each in sessions],
+            "rounds": [self._round(r, now) for r in rounds[-MAX_NAMED:]],
+            "rounds_total": len(rounds),
+        }
+
+    def _round(self, told: Round, now: float) -> dict[str, Any]:
+        progress = told.progress(now, self._coordinator.eta(told, now))
+        result = told.result
+        open_keys = told.open_keys
+        return {
+            "round": told.id,
+            "job": told.job,
+            "group": told.group,
+            "uid": told.uid,
+            "pid": told.entry.pid if told.entry is not None else 0,
+            "rank": told.rank.rank,
+            "graph": told.graph,
+            "state": str(told.state),
+            "why": self._why(told),
+            "records": told.records,
+            "unique": len(told.needs),
+            "done": progress.done,
+            "elapsed_s": round(progress.elapsed_s, 3),
+            "eta_s": progress.eta_s,
+            "outcome": None if result is None else str(result.state),
+            "reason": "" if result is None else str(result.reason),
+            "detail": "" if result is None else result.detail,
+            "hint": "" if result is None else result.hint,
+            "hits": 0 if result is None else result.hits,
+            "compiled": 0 if result is None else result.compiled,
+            "waits_for": [self._story.brief(told.needs[key]) for key in open_keys[:MAX_NAMED]],
+            "waits_for_total": len(open_keys),
+            "failures": [
+                {"key": each.key, "op_type": each.op_type, "outcome": str(each.outcome), "reason": each.reason}
+                for each in told.failures()[:MAX_NAMED]
+            ],
+            "shadowed": [
+                {"key": each.key, "op_type": each.op_type, "reason": each.reason}
+                for each in (() if result is None else result.shadowed[:MAX_NAMED])
+            ],
+            "rejected": [{"name": each.name, "reason": each.reason} for each in told.rejected[:MAX_NAMED]],
+        }
+
+    def _why(self, told: Round) -> str:
+        """What an unsettled round waits for, in words."""
+        if told.result is not None:
+            return ""
+        if told.state is RoundState.WAITING:
+            expected, note = self._coordinator.expected(told.job)
+            return f"waits for other ranks of its job ({expected} on this node)" if expected else note or "its group is open"
+        if not told.open_keys:
+            return "its kernels are there, and are being put in place"
+        return "its kernels are being compiled" if told.state is RoundState.COMPILING else "its kernels wait for a worker"
+
+
+def _session(session: Session, now: float) -> dict[str, Any]:
+    return {
+        "session": session.id,
+        "uid": session.peer.uid,
+        "job": session.job,
+        "program": session.hello.program,
+        "client": session.hello.client,
+        "rank": session.rank.rank,
+        "local_rank": session.rank.local_rank,
+        "state": str(session.state),
+        "reason": session.reason,
+        "detail": session.detail,
+        "graph": session.graph,
+        "differences": [{"what": d.what, "rank": d.rank, "daemon": d.daemon} for d in session.differences],
+        "leases": len(session.leases),
+        "loaded": len(session.loaded),
+        "connected_s": round(now - session.connected_at, 3),
+    }
+
+
+def _ambiguous(what: str, names: list[str]) -> Refused:
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")  # noqa: PLR2004 -- as above
+    return Refused("AMBIGUOUS", f"{what} may mean {shown}", hint="give more digits, or say which with key:, round: or pid:")
