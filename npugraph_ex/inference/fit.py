@@ -46,7 +46,12 @@ def _given_misfit(was: Any, now: Any, place: str = "") -> str:
             inner = _given_misfit(was.get(name), now.get(name), f"{place} {name}".strip())
             if inner:
                 return inner
-    return f"{place} changed" if isinstance(was, list) and "def" in str(was) else f"{place} was {told(was)}, is {told(now)}"
+    return f"{place} was {told(was)}, is {told(now)}" if _is_value(was) and _is_value(now) else f"{place} changed"
+
+
+def _is_value(given: Any) -> bool:
+    """Whether it is a value that ``encode`` gave, and no code."""
+    return not isinstance(given, (list, dict)) or (isinstance(given, list) and bool(given) and given[0] in ("int", "float", "tuple"))
 
 
 class Misfits:
