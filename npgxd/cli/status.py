@@ -123,9 +123,13 @@ def _queue(queue: Node) -> Line:
     if not (waiting or compiling):
         return Line("queue", f"{counted(len(rounds), 'round waits', 'rounds wait')} for other ranks of the job", Tone.BUSY)
     text = f"{counted(waiting, 'kernel waits', 'kernels wait')}, {counted(compiling, 'compiles', 'compile')}"
+    stalled = max((each.number("stalled_s") or 0.0 for each in rounds), default=0.0)
     left = [eta for eta in (each.number("eta_s") for each in rounds) if eta is not None]
     about = f", about {duration(max(left))} left" if left else ""
-    return Line("queue", f"{text}, for {counted(len(rounds), 'round')}{about}", Tone.BUSY)
+    if stalled:
+        about += f"; nothing has moved for {duration(stalled)}, longer than expected"
+    text = f"{text}, for {counted(len(rounds), 'round')}{about}"
+    return Line("queue", text, Tone.NOTE if stalled else Tone.BUSY, mark="STALLED" if stalled else "")
 
 
 def _kernels(kernels: Node) -> Line:

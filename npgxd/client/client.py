@@ -137,6 +137,7 @@ class Client(ArtifactClient):
             unique=told.unique if told else 0,
             rejected=told.rejected if told else (),
             simulated=bool(toolchain and toolchain.simulated),
+            speaks=told.speaks if told else None,
             toolchain=toolchain,
         )
         outcome = _with_rejected(outcome, rejected)

@@ -27,13 +27,18 @@ class Progress(Plain):
     current: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     eta_s: float | None = None
+    speaks: bool | None = None
+    """Whether this process is the one of its job on this node that shows it to people; None: nobody says."""
+    stalled_s: float = 0.0
+    """For how long nothing has moved, where that is longer than can be expected."""
 
     def __str__(self) -> str:
         if self.state is not RoundState.COMPILING:
             return str(self.state)
         now = f" {', '.join(self.current[:3])}" if self.current else ""
         left = f", about {self.eta_s:.0f} s left" if self.eta_s is not None else ""
-        return f"{self.state}({self.done}/{self.total}){now}{left}"
+        stalled = f", nothing has moved for {self.stalled_s:.0f} s" if self.stalled_s else ""
+        return f"{self.state}({self.done}/{self.total}){now}{left}{stalled}"
 
     @classmethod
     def of(cls, told: RoundProgress) -> Progress:
@@ -49,6 +54,8 @@ class Progress(Plain):
             current=told.current,
             elapsed_s=told.elapsed_s,
             eta_s=told.eta_s,
+            speaks=told.speaks,
+            stalled_s=told.stalled_s,
         )
 
 
@@ -79,6 +86,8 @@ class Outcome(Plain):
     packages: tuple[tuple[str, Path], ...] = ()
     gathered: int = 0
     simulated: bool = False
+    speaks: bool | None = None
+    """As in ``Progress``."""
     toolchain: ToolchainInfo | None = None
 
     @property

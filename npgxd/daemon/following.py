@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.lookups import Lookups
+    from npgxd.daemon.progressing import Progresses
     from npgxd.wire.form import Event
 
 
@@ -22,11 +23,13 @@ class Following:
         self,
         followers: dict[str, set[bytes]],
         coordinator: Coordinator,
+        progresses: Progresses,
         lookups: Lookups,
         tell: Callable[[bytes, Event], None],
     ) -> None:
         self._followers = followers
         self._coordinator = coordinator
+        self._progresses = progresses
         self._lookups = lookups
         self._tell = tell
         self._next_tell = math.inf
@@ -46,9 +49,10 @@ class Following:
             listeners = self._followers[name]
             if followed is None or not listeners:
                 del self._followers[name]
+                self._progresses.forget(name)
                 continue
             if due or name in changed:
-                progress = followed.progress(now, self._coordinator.eta(followed, now))
+                progress = self._progresses.of(followed, now)
                 for identity in list(listeners):
                     self._tell(identity, progress)
             if followed.result is not None:

@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from npgxd import __version__
+from npgxd.daemon.progressing import Progresses
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.switching import Agreements, Others
 from npgxd.daemon.uploads import Uploads
@@ -69,6 +70,7 @@ class Handlers:
         self._status = status
         self._uploads = Uploads()
         self._agreements = Agreements(lambda: secrets.token_hex(16))
+        self.progresses = Progresses(sessions, coordinator)
         self.draining = False
         self.followers: dict[str, set[bytes]] = {}
         """round -> the connections that are told of it."""
@@ -198,7 +200,7 @@ class Handlers:
         taken = self._coordinator.accept(session, submit, raw, now)
         if taken.result is None:
             session.tell(ClientState.QUEUED, now, graph=taken.graph)
-        return taken.progress(now, self._coordinator.eta(taken, now)), []
+        return self.progresses.of(taken, now), []
 
     def _follow(self, session: Session, follow: messages.Follow, _frames: tuple[bytes, ...], now: float) -> Reply:
         asked = self._coordinator.round_of(session, follow.round)
@@ -206,7 +208,7 @@ class Handlers:
             asked = self._coordinator.adopt(asked, session, now)
         if asked.result is None:
             self.followers.setdefault(asked.id, set()).add(session.identity)
-        return asked.progress(now, self._coordinator.eta(asked, now)), []
+        return self.progresses.of(asked, now), []
 
     def _gathered(self, session: Session, gathered: messages.Gathered, _frames: tuple[bytes, ...], _now: float) -> Reply:
         asked = self._coordinator.round_of(session, gathered.round)

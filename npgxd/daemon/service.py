@@ -113,8 +113,13 @@ class Service:
             explained=explainer.frames,
             status=page.frames,
         )
+        page.progress = self._handlers.progresses.of
         self._following = Following(
-            self._handlers.followers, self._coordinator, lookups, lambda identity, event: self._send(identity, event, 0, [])
+            self._handlers.followers,
+            self._coordinator,
+            self._handlers.progresses,
+            lookups,
+            lambda identity, event: self._send(identity, event, 0, []),
         )
         self._doors = doors
         self._router, self._monitor = doors.ranks, doors.disconnects

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.rounds import Round
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
+    from npgxd.wire.messages import RoundProgress
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class StatusPage:
         self.draining = False
         self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
         self.library: Callable[[], dict[str, object]] = dict
+        self.progress: Callable[[Round, float], RoundProgress] = lambda asked, now: asked.progress(now)
         self.artifacts: Callable[[], dict[str, object]] = dict
 
     def frames(self, now: float) -> list[bytes]:
@@ -136,7 +138,7 @@ class StatusPage:
         }
 
     def _round(self, waiting: Round, now: float) -> dict[str, object]:
-        progress = waiting.progress(now, self._coordinator.eta(waiting, now))
+        progress = self.progress(waiting, now)
         return {
             "round": waiting.id,
             "job": waiting.job,
@@ -148,6 +150,7 @@ class StatusPage:
             "total": progress.total,
             "elapsed_s": round(progress.elapsed_s, 3),
             "eta_s": progress.eta_s,
+            "stalled_s": round(progress.stalled_s, 3),
         }
 
     def _jobs(self, now: float) -> list[dict[str, object]]:

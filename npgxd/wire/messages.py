@@ -227,6 +227,10 @@ class RoundProgress(Event):
     eta_s: float | None = bounded(optional(SECONDS), None)
     rejected: tuple[Rejected, ...] = bounded(sequence(Rejected.check, limits.MAX_ROUND_RECORDS), tuple)
     result: RoundResult | None = bounded(optional(RoundResult.check), None)
+    speaks: bool | None = bounded(optional(flag), None)
+    """Whether this rank is the one that shows the job's progress to people; None: the daemon does not say."""
+    stalled_s: float = bounded(SECONDS, 0.0)
+    """For how long nothing has moved, where that is longer than can be expected."""
 
     @property
     def topic(self) -> str:
