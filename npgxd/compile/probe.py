@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.compile.directory import JobDirectory
-from npgxd.compile.hygiene import environment_for
+from npgxd.compile.hygiene import UMASK, environment_for
 from npgxd.errors import CompileError
 from npgxd.toolchain.flags import CompilerFlags
 
@@ -92,6 +92,7 @@ def _start(op_compiler: Path, environment: dict[str, str], directory: JobDirecto
             stderr=subprocess.PIPE,
             cwd=directory.work,
             env=environment,
+            umask=UMASK,
             start_new_session=True,
         )
     except OSError as error:

@@ -143,7 +143,8 @@ class Job:
         """Give back a job's descriptors and what it left in staging: call it after publishing. Ends a job that still runs."""
         if not self.ended:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel does not let go is not waited for
+                self._process.wait(ending.FORCE_S)
             ending.end_all(self._family, grace_s=0.0)
             self.ended = True
         if not self._poll.closed:

@@ -159,6 +159,7 @@ class Service:
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda caught, _frame: self._signals.append(caught))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})  # whoever started this may have blocked them
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 

@@ -178,3 +178,14 @@ def test_what_a_process_has_loaded_is_known_also_to_the_next_daemon(node: Node) 
     outcome = rank.outcome()
     assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "restart_needed")
     assert len(outcome["shadowed"]) == 1
+
+
+def test_a_daemon_that_was_started_with_its_signals_blocked_still_drains_at_sigterm(node: Node) -> None:
+    assert node.stop() == 0
+    program = (
+        "import runpy, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT});"
+        "runpy.run_module('npgxd.daemon.main', run_name='__main__')"
+    )
+    node.daemon = node.spawn("-c", program, "--config", str(node.config), stderr=node.log)
+    eventually(node.status, "the daemon answers")
+    assert node.stop() == 0
