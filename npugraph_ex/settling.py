@@ -14,7 +14,7 @@ from npugraph_ex.loading import LOADS
 from npugraph_ex.outputs import guarded
 from npugraph_ex.package_map import remember
 from npugraph_ex.recording.recorded import Recorded
-from npugraph_ex.telling import tell
+from npugraph_ex.telling import speaks, tell
 
 if TYPE_CHECKING:
     from npgxd.client import Client
@@ -61,8 +61,8 @@ def load(outcome: Outcome, number: int, engine: Engine) -> Outcome:
 
 
 def keep(client: Client, outcome: Outcome, tree: Tree | None, selected: tuple[tuple[str, bytes], ...]) -> None:
-    """What only local rank 0's tree holds."""
-    if tree is None or ranks.local_rank() != 0:
+    """What only one tree of a node holds: local rank 0's, as documented, also where every LOCAL_RANK is 0."""
+    if tree is None or not speaks(outcome.speaks):
         return
 
     def keep_files() -> None:

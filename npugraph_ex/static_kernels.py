@@ -28,6 +28,7 @@ from npugraph_ex.late import LateKernels, answered
 from npugraph_ex.loading import LOADS
 from npugraph_ex.options import setting
 from npugraph_ex.outputs import Tree, guarded, open_tree
+from npugraph_ex.progress_bar import ProgressBar
 from npugraph_ex.recording.describe import Surroundings
 from npugraph_ex.recording.recorded import DumpSwitchHeld, GraphRun
 from npugraph_ex.settling import Settled, made_outcome
@@ -228,14 +229,18 @@ class StaticKernels:
 
     def _round(self, client: Client, settled: Settled, wait: Wait) -> Outcome:
         selected = settled.recorded.selected()
-        outcome = client.static_kernels(
-            selected,
-            graph=settled.label,
-            options=_compile_options(self._options),
-            recompile=self._recompile,
-            deadline_s=wait.deadline_s,
-            on_progress=ProgressTeller(settled.label),
-        )
+        teller = ProgressTeller(settled.label, bar=ProgressBar(settled.label))
+        try:
+            outcome = client.static_kernels(
+                selected,
+                graph=settled.label,
+                options=_compile_options(self._options),
+                recompile=self._recompile,
+                deadline_s=wait.deadline_s,
+                on_progress=teller,
+            )
+        finally:
+            teller.close()
         settling.keep(client, outcome, settled.tree, selected)
         return settling.load(outcome, LOADS.add(outcome), self._engine)
 

@@ -10,10 +10,12 @@ from npugraph_ex import _notices, ranks
 
 if TYPE_CHECKING:
     from npgxd.client import Outcome, Progress
+    from npugraph_ex.progress_bar import ProgressBar
 
 logger = logging.getLogger("npugraph_ex")
 
 _TELL_EVERY_S: Final = 10.0
+_SOON_S: Final = 1.0
 _NO_WARNING: Final = frozenset({Reason.NOTHING_TO_COMPILE, Reason.DAEMON_UNAVAILABLE})
 """Nothing is wrong with the first; of an absent daemon the client has warned itself."""
 
@@ -43,10 +45,10 @@ def _counted(number: int, thing: str) -> str:
 
 
 def tell(label: str, outcome: Outcome, undescribed: int, changed_at: int | None = None) -> None:
-    """One line from local rank 0: information if all is well, a warning once for each reason if not; others at debug level."""
+    """One line from one rank of the job: information if all is well, a warning once for each reason if not; others at debug level."""
     since = f", in use since call {changed_at}" if changed_at is not None else ""
     line = f"graph {label}: static kernels {summary(outcome, undescribed)}{since}"
-    if ranks.local_rank() != 0:
+    if not speaks(outcome.speaks):
         logger.debug("npugraph_ex: %s", line)
         return
     is_warning = outcome.state is not ClientState.INSTALLED and outcome.reason not in _NO_WARNING
@@ -55,17 +57,42 @@ def tell(label: str, outcome: Outcome, undescribed: int, changed_at: int | None 
 
 
 class ProgressTeller:
-    """Says how far a round is: when that changes in kind, and every ten seconds of a long wait; from local rank 0."""
+    """Says how far a round is, from one rank of the job on this node: as a bar on a terminal, else in lines, every ten seconds.
 
-    def __init__(self, label: str) -> None:
+    Of a round that is over at once nothing is said but its end.
+    """
+
+    def __init__(self, label: str, *, bar: ProgressBar | None = None) -> None:
+        """Without ``bar`` it is told in lines."""
         self._label = label
-        self._state: object = None
-        self._next_s = 0.0
+        self._bar = bar if bar is not None and bar.possible else None
+        self._next_s = _SOON_S
 
     def __call__(self, progress: Progress) -> None:
         """Called by the client for every sign of life."""
-        level = logging.DEBUG
-        if ranks.local_rank() == 0 and (progress.state is not self._state or progress.elapsed_s >= self._next_s):
-            self._state, self._next_s = progress.state, progress.elapsed_s + _TELL_EVERY_S
-            level = logging.INFO
-        logger.log(level, "npugraph_ex: graph %s: static kernels %s", self._label, progress)
+        line = f"graph {self._label}: static kernels {progress}"
+        logger.debug("npugraph_ex: %s", line)
+        if not speaks(progress.speaks):
+            self.close()  # a lower rank of this job has come
+            return
+        if progress.stalled_s:
+            what = ", ".join(progress.current[:3]) or "op_compiler"
+            message = f"graph {self._label}: nothing has moved for {progress.stalled_s:.0f} s, longer than expected, at {what}"
+            _notices.once(("stalled", progress.round), logging.WARNING, f"{message}; npgxctl status tells more")
+        if progress.elapsed_s < _SOON_S:
+            return
+        if self._bar is not None:
+            self._bar.draw(progress)
+        elif progress.elapsed_s >= self._next_s:
+            self._next_s = progress.elapsed_s + _TELL_EVERY_S
+            logger.info("npugraph_ex: %s", line)
+
+    def close(self) -> None:
+        """The wait is over."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def speaks(told: bool | None) -> bool:  # noqa: FBT001 -- the daemon's word
+    """Whether this process is the one of its job that talks to people: as the daemon says, else by its local rank."""
+    return ranks.local_rank() == 0 if told is None else told

@@ -333,24 +333,52 @@ def test_a_failed_reselect_is_degraded_and_the_daemon_hears_of_it(client, make_o
 # ---- progress --------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_wait_is_told_now_and_then(caplog, monkeypatch):
+def sign(elapsed_s, state=RoundState.COMPILING, **facts):
+    return Progress("0" * 32, state, records=3, unique=3, done=1, total=3, elapsed_s=elapsed_s, **facts)
+
+
+def test_a_long_wait_is_told_now_and_then(caplog):
     teller = ProgressTeller("0")
     for state, elapsed in (
         (RoundState.QUEUED, 0.1),
-        (RoundState.COMPILING, 1),
+        (RoundState.QUEUED, 1.1),
         (RoundState.COMPILING, 5),
         (RoundState.COMPILING, 12),
     ):
-        teller(Progress("0" * 32, state, records=3, unique=3, done=1, total=3, elapsed_s=elapsed))
+        teller(sign(elapsed, state))
     assert lines(caplog) == [
         "npugraph_ex: graph 0: static kernels QUEUED",
         "npugraph_ex: graph 0: static kernels COMPILING(1/3)",
-        "npugraph_ex: graph 0: static kernels COMPILING(1/3)",
     ]
-    assert len(lines(caplog, logging.DEBUG)) == 4
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    ProgressTeller("0")(Progress("0" * 32, RoundState.QUEUED, records=3, unique=3, done=1, total=3))
-    assert len(lines(caplog)) == 3
+    assert len(lines(caplog, logging.DEBUG)) == 6
+
+
+def test_of_a_round_that_is_over_at_once_only_its_end_is_told(caplog):
+    ProgressTeller("0")(sign(0.4))
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "told", "speaks"), [("1", None, False), ("0", None, True), ("0", False, False), ("1", True, True)]
+)
+def test_one_rank_of_a_job_speaks_as_the_daemon_says_or_else_local_rank_0(caplog, monkeypatch, local_rank, told, speaks):
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    ProgressTeller("0")(sign(2.0, speaks=told))
+    assert bool(lines(caplog)) is speaks
+
+
+def test_the_end_of_a_round_is_told_by_the_rank_that_the_daemon_names(client, caplog, make_outcome):
+    client.answer = lambda records: make_outcome(records=len(records), speaks=False)
+    run()
+    assert lines(caplog) == []
+
+
+def test_a_stall_is_a_warning_once(caplog):
+    teller = ProgressTeller("0")
+    for elapsed in (70.0, 71.0, 90.0):
+        teller(sign(elapsed, stalled_s=elapsed - 5, current=("MatMulV2",)))
+    (warning,) = lines(caplog, logging.WARNING)
+    assert "nothing has moved for 65 s, longer than expected, at MatMulV2" in warning
 
 
 def test_the_soc_that_the_environment_names_counts_where_there_is_no_npu(client, monkeypatch):
