@@ -6,7 +6,8 @@ ignored, so that an older peer can talk to a newer one; unknown values are not.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, cast
 
 from npgxd.errors import ProtocolError
@@ -22,6 +23,7 @@ COUNT = integer(0, 2**53)
 RANK = optional(integer(0, 1_000_000))
 SECONDS = number(0, 1e12)
 PATH = text(limits.MAX_TEXT)
+_CARRIED = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def bounded(check: Check[T], default: Any = MISSING) -> Any:
@@ -33,13 +35,24 @@ def bounded(check: Check[T], default: Any = MISSING) -> Any:
 
 def _plain(value: object) -> object:
     """``value`` in what msgpack can carry."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if type(value) in _CARRIED:
+        return value
+    if isinstance(value, Plain):
+        return {name: _plain(getattr(value, name)) for name in value.FIELD_NAMES}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     return str(value) if isinstance(value, str) else value
+
+
+@cache
+def _checks(kind: type[Part]) -> tuple[tuple[str, Check[object], bool], ...]:
+    """The fields of a kind of message: name, check, and whether it must be there."""
+    told = cast("tuple[Field[object], ...]", fields(kind))
+    return tuple(
+        (item.name, item.metadata["check"], item.default is MISSING and item.default_factory is MISSING) for item in told
+    )
 
 
 @plain
@@ -52,10 +65,9 @@ class Part(Plain):
         if not isinstance(header, dict):
             raise ProtocolError(f"{cls.__name__} must be a map")
         values: dict[str, object] = {}
-        for item in cast("tuple[Field[object], ...]", fields(cls)):
-            if item.name not in header and (item.default is not MISSING or item.default_factory is not MISSING):
-                continue
-            values[item.name] = take(header, item.name, item.metadata["check"])
+        for name, check, needed in _checks(cast("Any", cls)):
+            if needed or name in header:
+                values[name] = take(header, name, check)
         return cls(**values)
 
     @classmethod

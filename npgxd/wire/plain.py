@@ -8,7 +8,10 @@ client that alone would use up a rank's import budget (15 ms).  Here the methods
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, fields
-from typing import Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast, dataclass_transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -17,7 +20,10 @@ T = TypeVar("T")
 def plain(kind: type[T]) -> type[T]:
     """Make a subclass of ``Plain`` a frozen dataclass."""
     made = dataclass(init=False, repr=False, eq=False, match_args=False)(kind)
-    cast("Any", made).FIELD_NAMES = tuple(item.name for item in fields(cast("Any", made)))
+    told = cast("tuple[Field[object], ...]", fields(cast("Any", made)))
+    cast("Any", made).FIELD_NAMES = tuple(item.name for item in told)
+    cast("Any", made).FIELD_DEFAULTS = {item.name: item.default for item in told if item.default is not MISSING}
+    cast("Any", made).FIELD_FACTORIES = {item.name: item.default_factory for item in told if item.default_factory is not MISSING}
     return made
 
 
@@ -25,21 +31,28 @@ class Plain:
     """A frozen value: made, compared, hashed and shown by its fields."""
 
     FIELD_NAMES: ClassVar[tuple[str, ...]] = ()
+    FIELD_DEFAULTS: ClassVar[dict[str, object]] = {}
+    FIELD_FACTORIES: ClassVar[dict[str, Callable[[], object]]] = {}
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        values = dict(zip(self.FIELD_NAMES, args, strict=False))
-        if len(args) > len(self.FIELD_NAMES) or not kwargs.keys() <= set(self.FIELD_NAMES) - values.keys():
-            raise TypeError(f"{type(self).__name__} takes each of these once: {', '.join(self.FIELD_NAMES)}")
-        values |= kwargs
-        for item in cast("tuple[Field[object], ...]", fields(cast("Any", self))):
-            if item.name in values:
-                self.__dict__[item.name] = values[item.name]
-            elif item.default_factory is not MISSING:
-                self.__dict__[item.name] = item.default_factory()
-            elif item.default is not MISSING:
-                self.__dict__[item.name] = item.default
-            else:
-                raise TypeError(f"{type(self).__name__} needs {item.name!r}")
+        # Made for every message of every look-up: what does not change is found out once, in ``plain``.
+        names = self.FIELD_NAMES
+        values = {**self.FIELD_DEFAULTS, **dict(zip(names, args, strict=False)), **kwargs}
+        for name, make in self.FIELD_FACTORIES.items():
+            if name not in values:
+                values[name] = make()
+        if len(values) != len(names) or len(args) + len(kwargs) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            self._refuse(len(args), kwargs, values)
+        try:
+            self.__dict__.update({name: values[name] for name in names})
+        except KeyError:
+            self._refuse(len(args), kwargs, values)
+
+    def _refuse(self, given: int, kwargs: dict[str, object], values: dict[str, object]) -> NoReturn:
+        names = self.FIELD_NAMES
+        if given > len(names) or not kwargs.keys() <= set(names[given:]):
+            raise TypeError(f"{type(self).__name__} takes each of these once: {', '.join(names)}")
+        raise TypeError(f"{type(self).__name__} needs {next(name for name in names if name not in values)!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")

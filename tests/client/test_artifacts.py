@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import threading
 import time
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tests.client.conftest import HASTY
 from tests.client.fake_daemon import SILENT
 
 KEY = hashlib.sha256(b"key").hexdigest()
-DATA = os.urandom(2 * ARTIFACT_PART_BYTES + 17)
+DATA = random.Random(5).randbytes(2 * ARTIFACT_PART_BYTES + 17)
 DIGEST = hashlib.sha256(DATA).hexdigest()
 HIT = a.Artifact(key=KEY, state=ArtifactState.HIT, digest=DIGEST, size=len(DATA), publisher=7, proven=True)
 MISS = a.Artifact(key=KEY, state=ArtifactState.MISS)
