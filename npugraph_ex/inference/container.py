@@ -23,7 +23,9 @@ FORMAT: Final = 1
 ALIGNMENT: Final = 64
 """Sections begin at multiples of this, so that tensor data can be used where it lies."""
 MAX_BYTES: Final = 2**31
-_PREAMBLE: Final = struct.Struct("<8sIIQ32s8x")  # magic, format, length of the directory, length of the file, sha256 of the rest
+_PREAMBLE: Final = struct.Struct("<8sIIQ32s8x")  # magic, format, length of the directory, length of the file, digest
+_DIGEST: Final = slice(24, 56)
+"""Where the digest lies: the sha256 of all other bytes of the file."""
 _MAX_SECTIONS: Final = 64
 
 
@@ -54,9 +56,9 @@ def pack(sections: Mapping[str, bytes]) -> bytes:
     body = bytearray(at)
     for name, begin, length in directory:
         body[begin : begin + length] = sections[name]
-    rest = told + bytes(body)
-    digest = hashlib.sha256(rest).digest()
-    return _PREAMBLE.pack(MAGIC, FORMAT, len(told), _PREAMBLE.size + len(rest), digest) + rest
+    whole = bytearray(_PREAMBLE.pack(MAGIC, FORMAT, len(told), _PREAMBLE.size + len(told) + at, b"") + told + body)
+    whole[_DIGEST] = _digest(memoryview(whole))
+    return bytes(whole)
 
 
 def unpack(data: bytes) -> dict[str, memoryview]:
@@ -71,7 +73,7 @@ def unpack(data: bytes) -> dict[str, memoryview]:
     view = memoryview(data)
     if length != len(data) or told > length - _PREAMBLE.size:
         raise EntryDamaged(f"the entry should be {length} bytes long and is {len(data)}", hint=_AGAIN)
-    if hashlib.sha256(view[_PREAMBLE.size :]).digest() != digest:
+    if _digest(view) != digest:
         raise EntryDamaged("the entry's bytes are not those of its digest", hint=_AGAIN)
     directory = json.loads(bytes(view[_PREAMBLE.size : _PREAMBLE.size + told]))
     return _sections(directory, view[_PREAMBLE.size + told :])
@@ -92,6 +94,12 @@ def _sections(directory: object, body: memoryview) -> dict[str, memoryview]:
             case _:
                 raise EntryDamaged(f"the entry's directory has a bad section: {item!r}", hint=_AGAIN)
     return found
+
+
+def _digest(whole: memoryview) -> bytes:
+    digest = hashlib.sha256(whole[: _DIGEST.start])
+    digest.update(whole[_DIGEST.stop :])
+    return digest.digest()
 
 
 def _aligned(length: int) -> int:

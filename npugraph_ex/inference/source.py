@@ -76,6 +76,8 @@ class StoredGraph:
     """A graph that was read back; ``code`` is what ``compiled`` makes of its source."""
 
     def __init__(self, text: GraphText, code: CodeType) -> None:
+        if _HEAD.match(text.source) is None:
+            raise EntryDamaged("the entry's graph is not a forward function")
         self._text = text
         self._root = torch.nn.Module()
         for name, tensor in text.tensors.items():
@@ -96,6 +98,8 @@ class StoredGraph:
     def _function(self, code: CodeType) -> Callable[..., object]:
         space = {**_NAMES, **self._functions()}
         exec(code, space)  # noqa: S102 -- an entry is code: see inference/files.py
+        if "forward" not in space:
+            raise EntryDamaged("the entry's program is not a forward function")
         made: Callable[..., object] = space["forward"]
         return made
 

