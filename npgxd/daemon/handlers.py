@@ -170,7 +170,11 @@ class Handlers:
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
         if report.state is not ClientState.RECORDING:
             reason, detail = _printable(report.reason), _printable(report.detail)
-            log.info("pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
+            settled = self._coordinator.rounds.get(session.round)
+            known = settled is not None and settled.result is not None and settled.result.reason == report.reason
+            # What became of its round was logged when that was settled.
+            level = logging.DEBUG if known else logging.INFO
+            log.log(level, "pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
         return messages.Done(), []
 
     def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], now: float) -> Reply:

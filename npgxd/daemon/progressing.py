@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from npgxd.wire.states import RoundState
+from npgxd.wire.states import ClientState, RoundState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,8 @@ def speakers(sessions: Iterable[Session]) -> frozenset[str]:
     for session in sessions:
         if session.rank.rank is None and session.rank.local_rank is None:
             alone.append(session.id)
+        elif session.state is ClientState.DISABLED:
+            continue  # it has nothing to show
         elif session.job not in lowest or _order(session) < _order(lowest[session.job]):
             lowest[session.job] = session
     return frozenset(alone) | {session.id for session in lowest.values()}

@@ -339,10 +339,13 @@ class Service:
             self._drain_deadline = self._clock()
             return
         running = self._dispatcher.busy
-        log.info("%s: draining; %d compiles run, and may do so for %g s", why, running, self._config.daemon.drain_s)
+        compiles = (
+            f"; {running} {'compile runs' if running == 1 else 'compiles run'}, for {self._config.daemon.drain_s:g} s at most"
+        )
+        log.info("%s: draining%s", why, compiles if running else "")
         # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
         allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
-        notify("STOPPING=1", allowed, f"STATUS=draining: {running} compiles are finishing")
+        notify("STOPPING=1", allowed, f"STATUS=draining; {running} {'compile runs' if running == 1 else 'compiles run'}")
         self._handlers.draining = self._dispatcher.draining = self._page.draining = True
         self._drain_deadline = self._clock() + self._config.daemon.drain_s
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from npgxd.wire.messages import Difference, Hello, RankInfo
 
 
+MAX_GRAPHS = 256
+_WORST_FIRST = (ClientState.DEGRADED, ClientState.INSTALLED, ClientState.DISABLED)
+"""The states in which a graph ends, as one of several counts: a graph with nothing to compile says nothing about the others."""
+
+
 @dataclass(slots=True)
 class Session:
     """One process that said hello. ``identity`` is the routing id of its connection."""
@@ -43,6 +48,8 @@ class Session:
     detail: str = ""
     graph: str = ""
     state_since: float = 0.0
+    ends: dict[str, tuple[ClientState, str, str]] = field(default_factory=dict)
+    """graph -> how it ended: state, reason, detail; "" is the process itself."""
     differences: tuple[Difference, ...] = ()
     compared: int = -1
     """``Keyer.moves`` at the time of ``differences``."""
@@ -59,9 +66,19 @@ class Session:
         return self.hello.rank
 
     def tell(self, state: ClientState, now: float, *, reason: str = "", detail: str = "", graph: str = "") -> None:
-        """Note the state that the process is in now; said again it is no younger, since others wait for a rank that records only so long."""
+        """Note the state that the process is in now; said again it is no younger, since others wait for a rank that records only so long.
+
+        Of graphs that have come to their end the worst one is shown: one that is INSTALLED does not hide another that is DEGRADED.
+        """
         if state is not self.state or (graph and graph != self.graph):
             self.state_since = now
+        self.ends.pop(graph, None)
+        if state in _WORST_FIRST:
+            if len(self.ends) >= MAX_GRAPHS:
+                self.ends.pop(next(iter(self.ends)))
+            self.ends[graph] = (state, reason, detail)
+            graph = min(self.ends, key=lambda name: _WORST_FIRST.index(self.ends[name][0]))
+            state, reason, detail = self.ends[graph]
         self.state, self.reason, self.detail = state, reason, detail
         self.graph = graph or self.graph
 
