@@ -63,8 +63,19 @@ class Assembly:
     def loaded(self, session: Session, view: str) -> None:
         """The process behind a session has leased a view: these kernels are now the first under their names there."""
         try:
-            for kernel in self._stores.views.kernels_of(view):
-                for name in self._stores.kernels.get(kernel).simplified_keys:
-                    session.loaded.setdefault(name, kernel)
+            kernels = self._stores.views.kernels_of(view)
+            gone = [kernel for kernel in kernels if not self._loaded(session, kernel)]
+            if gone:  # from the store; what it loaded under their names it keeps all the same
+                for name in self._stores.views.keys_of(view):
+                    session.loaded.setdefault(name, gone[0])
         except StoreError as error:
             log.warning("cannot tell all that pid %d has loaded: %s", session.peer.pid, error)
+
+    def _loaded(self, session: Session, kernel: str) -> bool:
+        try:
+            names = self._stores.kernels.get(kernel).simplified_keys
+        except StoreError:
+            return False
+        for name in names:
+            session.loaded.setdefault(name, kernel)
+        return True

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """Who may have loaded what was in the index a moment ago: visible processes, and leases of those that are not visible here."""
+    """Who may have loaded what was in the index a moment ago: visible processes; of those that are not visible here, leases and sessions."""
 
     users: frozenset[User] = frozenset()
-    leases: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
 
 
 class Departures:
@@ -46,10 +46,10 @@ class Departures:
         for kernel in kernels:
             self._waiting.pop(kernel, None)
 
-    def over(self, running: Collection[User], leases: Collection[str]) -> frozenset[str]:
+    def over(self, running: Collection[User], there: Collection[str]) -> frozenset[str]:
         """The kernels whose files may go, when of all witnesses only these are left."""
         return frozenset(
             kernel
             for kernel, witnesses in self._waiting.items()
-            if witnesses.users.isdisjoint(running) and witnesses.leases.isdisjoint(leases)
+            if witnesses.users.isdisjoint(running) and witnesses.hidden.isdisjoint(there)
         )

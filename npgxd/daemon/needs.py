@@ -52,15 +52,30 @@ class Wanted:
             shelf = self._stores.state.kernels / name[:SHELF_DIGITS]
             self.need((path.name for path in shelf.glob(f"{name}*")), now)
 
-    def manifests(self, now: float) -> dict[str, KernelManifest]:
-        """What the root is to hold, by id. What the toolchain would compile otherwise today is not offered to anybody any more."""
+    def manifests(self, now: float) -> tuple[dict[str, KernelManifest], list[KernelManifest]]:
+        """What the root is to hold, by id; and what is outdated: processes may have loaded it and need its files, nobody is offered it.
+
+        Outdated is what the toolchain would compile otherwise today.
+        """
         self._needed = {kernel: at for kernel, at in self._needed.items() if now - at <= self._leave_after_s}
+        held = {kernel for kernels in self._held.values() for kernel in kernels}
         found: dict[str, KernelManifest] = {}
+        outdated: list[KernelManifest] = []
         for kernel in self._needed:
             try:
                 manifest = self._stores.kernels.get(kernel)
-                if self._keyer.fingerprint(manifest.origin.op_type) == manifest.origin.fingerprint:
-                    found[kernel] = manifest
-            except NpgxError as error:
+            except StoreError as error:
                 log.debug("kernel %s is not offered: %s", kernel[:16], error)
-        return found
+                continue
+            if self._is_current(manifest):
+                found[kernel] = manifest
+            elif kernel in held:
+                outdated.append(manifest)
+        return found, outdated
+
+    def _is_current(self, manifest: KernelManifest) -> bool:
+        try:
+            return self._keyer.fingerprint(manifest.origin.op_type) == manifest.origin.fingerprint
+        except NpgxError as error:
+            log.debug("kernel %s is not offered: %s", manifest.id[:16], error)
+            return False

@@ -50,7 +50,7 @@ class Placed:
             hint=self.hint,
             why=assembled.why if assembled.problem else self.why,
             strategy=self.strategy,
-            root=self.root,
+            root=self.root if assembled.view is not None else "",
         )
 
 
@@ -78,9 +78,9 @@ class Placing:
         """What the round is told; None: not before ``ended``."""
         if self._library is None:
             return assembled
-        if assembled.view is None:
-            return replace(assembled, strategy=self._library.strategy)
-        placed = self._library.place(done.id, assembled.view, done.session, now)
+        # Also kernels that the process has leased before: it may have been told of them that it runs others.
+        kernels = tuple(dict.fromkeys(settled.kernel for settled in done.settlements.values() if settled.kernel))
+        placed = self._library.place(done.id, kernels, done.session, now)
         if placed is None:
             self._waiting[done.id] = assembled
             return None

@@ -123,11 +123,13 @@ class OpLibrary:
         if self.strategy is Strategy.SHARED_ROOT:
             self._hurt.returned(session, now)
 
-    def place(self, round_id: str, view: str, session: str, now: float) -> Placed | None:
-        """Have a view's kernels where the session's process loads them; None: that takes a while, and ``take`` tells."""
+    def place(self, round_id: str, kernels: tuple[str, ...], session: str, now: float) -> Placed | None:
+        """Have a round's kernels where the session's process loads them; None: that takes a while, and ``take`` tells."""
         if self.strategy is Strategy.VIEW:
             return Placed()
-        waiting = _Waiting(self._stores.views.kernels_of(view), session)
+        if not kernels:
+            return Placed(Strategy.SHARED_ROOT)
+        waiting = _Waiting(kernels, session)
         try:
             root = self._present_root() if self._task is None else None
         except LibraryError:
@@ -218,7 +220,7 @@ class OpLibrary:
         for waiting in self._waiting.values():
             self._wanted.need(waiting.kernels, now)
         self._wanted.need_views({*awaited(), *self._stores.leases.views_in_use()}, now)
-        manifests = self._wanted.manifests(now)
+        manifests, outdated = self._wanted.manifests(now)
         if not manifests and not self._manifests and not self._waiting and not len(self._departures) and not self._dirty:
             self._next = now + LOOK_S
             return
@@ -230,7 +232,7 @@ class OpLibrary:
             look = root.look() if known else Look()
             if not due and not look.changed:
                 return _Done(running=still_run(awaited_users))
-            synced = root.sync(manifests.values())
+            synced = root.sync(manifests.values(), outdated)
             away = frozenset() if known else synced.brought
             leftovers = root.leftovers()
             users = cann_users(unreadable=self._unreadable) if leftovers else frozenset()
@@ -302,16 +304,17 @@ class OpLibrary:
 
     def _witnesses(self, users: frozenset[User]) -> Witnesses:
         """Whoever may have loaded what was in the index until just now: more than that harms nobody."""
-        visible = (user_of(session.peer.pid) for session in self._sessions if session.peer.pid)
+        visible = {session.id: user_of(session.peer.pid) if session.peer.pid else None for session in self._sessions}
         hidden = (self._stores.leases.facts_of(path.name) for path in self._stores.state.leases.iterdir())
         return Witnesses(
-            users | {user for user in visible if user is not None},
-            frozenset(facts.lease for facts in hidden if facts is not None and (not facts.pid or user_of(facts.pid) is None)),
+            users | {user for user in visible.values() if user is not None},
+            frozenset(facts.lease for facts in hidden if facts is not None and (not facts.pid or user_of(facts.pid) is None))
+            | {session for session, user in visible.items() if user is None},
         )
 
     def _part(self, running: frozenset[User]) -> None:
-        leases = {path.name for path in self._stores.state.leases.iterdir()}
-        over = self._departures.over(running, leases)
+        there = {path.name for path in self._stores.state.leases.iterdir()} | {session.id for session in self._sessions}
+        over = self._departures.over(running, there)
         root = self._root
         if over and root is not None and self._task is None:
 

@@ -122,24 +122,22 @@ class SharedRoot:
 
         Processes load the root by themselves, at their first operator: so what had a key then may have it there for good.
         """
-        for entry in manifest.entries:
-            for key in entry.facts.simplified_keys:
-                occupant = self._past.earlier((manifest.origin.op_type, key), since)
-                if occupant and occupant != short(manifest.id):
-                    return occupant
-        return ""
+        keys = ((manifest.origin.op_type, key) for key in manifest.simplified_keys)
+        return next(filter(None, (self._past.earlier(key, since, but=short(manifest.id)) for key in keys)), "")
 
     # ---- acts --------------------------------------------------------------------------------------------------------
 
-    def sync(self, wanted: Iterable[KernelManifest]) -> Synced:
+    def sync(self, wanted: Iterable[KernelManifest], outdated: Iterable[KernelManifest] = ()) -> Synced:
         """Make the root hold these kernels, each as far as others' leave it room, and no entry of ours besides.
 
-        What is there already costs no write.  Files of kernels that are no longer wanted stay, for processes that loaded them.
+        What is there already costs no write.  Files of kernels that are no longer wanted stay, for processes that loaded them; those of
+        ``outdated`` kernels are needed as such, and are put back if they are not there.
         LibraryError: nothing, or only some kernels' files, could be brought in; the index is as it was, and so is every process.
         """
         unique = {manifest.id: manifest for manifest in wanted}
         with self._explained():
             self._prepare()
+            self._leaving.update((manifest.id, manifest) for manifest in outdated if manifest.id not in unique)
             with vendor_lock(self._ai_core, self._vendor_lock_s):
                 return self._sync(unique)
 

@@ -43,10 +43,10 @@ class Past:
         self._boot = boot
         self._lock = threading.Lock()
         self._root = ""
-        self._before: dict[Key, tuple[str, float]] = {}
-        """Key -> what had it before (id or path), and until when, in seconds since boot."""
-        self._replacing: dict[Key, tuple[str, float] | None] = {}
-        """Keys that are about to change hands -> what was said of them before."""
+        self._before: dict[Key, dict[str, float]] = {}
+        """Key -> what has had it before (ids or paths), and until when at last, in seconds since boot."""
+        self._replacing: dict[Key, tuple[str, float | None]] = {}
+        """Keys that are about to change hands -> what has them, and what was said of that before."""
         self._hurt: dict[str, str] = {}
         """Lease -> what was done to its kernels."""
         self._load()
@@ -65,10 +65,10 @@ class Past:
             self._undo()
             if not occupants:
                 return
-            self._replacing = {key: self._before.get(key) for key in occupants}
             for key, occupant in occupants.items():
-                self._before.pop(key, None)
-                self._before[key] = (occupant, _OPEN)
+                known = self._before.pop(key, {})
+                self._replacing[key] = (occupant, known.get(occupant))
+                self._before[key] = {**known, occupant: _OPEN}
             while len(self._before) > _REMEMBERED:
                 del self._before[next(iter(self._before))]
             self._write()
@@ -81,14 +81,16 @@ class Past:
             if at is None:
                 self._undo()
             else:
-                self._before.update({key: (self._before[key][0], at) for key in self._replacing if key in self._before})
+                for key, (occupant, _) in self._replacing.items():
+                    if key in self._before:
+                        self._before[key][occupant] = at
                 self._replacing = {}
             self._write()
 
-    def earlier(self, key: Key, since: float) -> str:
-        """What had the key at ``since`` or later and has it no more; "" if nothing."""
-        occupant, until = self._before.get(key, ("", 0.0))
-        return occupant if until >= since else ""
+    def earlier(self, key: Key, since: float, *, but: str) -> str:
+        """What else than ``but`` had the key at ``since`` or later and has it no more; "" if nothing."""
+        before = self._before.get(key, {})
+        return next((occupant for occupant, until in before.items() if until >= since and occupant != but), "")
 
     # ---- leases ------------------------------------------------------------------------------------------------------
 
@@ -105,16 +107,21 @@ class Past:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _undo(self) -> None:
-        for key, known in self._replacing.items():
-            self._before.pop(key, None)
-            if known is not None:
-                self._before[key] = known
+        for key, (occupant, until) in self._replacing.items():
+            known = self._before.get(key, {})
+            known.pop(occupant, None)
+            if until is not None:
+                known[occupant] = until
         self._replacing = {}
 
     def _write(self) -> None:
         if self._state is None:
             return
-        before = [[*key, occupant, None if until == _OPEN else until] for key, (occupant, until) in self._before.items()]
+        before = [
+            [*key, occupant, None if until == _OPEN else until]
+            for key, occupants in self._before.items()
+            for occupant, until in occupants.items()
+        ]
         said = {"boot": self._boot, "root": self._root, "before": before, "hurt": self._hurt}
         try:
             path = self._state.path / NAME
@@ -131,10 +138,9 @@ class Past:
             if said["boot"] != self._boot:
                 return
             now = since_boot()
-            before = {
-                (str(op_type), str(key)): (str(occupant), now if until is None else float(until))
-                for op_type, key, occupant, until in said["before"]
-            }
+            before: dict[Key, dict[str, float]] = {}
+            for op_type, key, occupant, until in said["before"]:
+                before.setdefault((str(op_type), str(key)), {})[str(occupant)] = now if until is None else float(until)
             self._root, self._before = str(said["root"]), before
             self._hurt = {str(lease): str(text) for lease, text in said["hurt"].items()}
         except (StoreError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index
+from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index, parse_index
 from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
@@ -100,6 +100,14 @@ class Views:
     def kernels_of(self, digest: str) -> tuple[str, ...]:
         """The kernel ids of a view; StoreError if there is none."""
         return tuple(self._facts(digest)["kernels"])
+
+    def keys_of(self, digest: str) -> frozenset[str]:
+        """Every simplified key that a view serves, by its own index; StoreError if that cannot be read."""
+        found: set[str] = set()
+        for path in (self.path(digest) / _AI_CORE / "config").glob(f"*/{INDEX_NAME}"):
+            for entry in parse_index(read_plain(path, MAX_INDEX_BYTES)):
+                found.update(entry.facts.simplified_keys)
+        return frozenset(found)
 
     def __contains__(self, digest: str) -> bool:
         return (self.path(digest) / _VIEW_FILE).is_file()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from npgxd.daemon.stores import Stores
     from npgxd.store.manifest import KernelManifest
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ def drained(steps: Generator[object, None, T]) -> T:
             return ended.value  # type: ignore[no-any-return]
 
 
-def verified(house: House, views: Views, leases: Leases) -> list[str]:
+def verified(house: House | Stores, views: Views, leases: Leases) -> list[str]:
     """What ``npgxctl verify`` would find."""
     checking = Checking(
         house.state, house.catalog, views, leases, house.packages, house.rounds, Pins(house.state), house.artifacts

@@ -268,7 +268,9 @@ def test_a_package_stays_as_long_as_one_of_its_kernels(swept):
 
 def verify(swept: Swept, *, repair: bool = False) -> list[str]:
     house, oplib = swept.oplib.house, swept.oplib
-    checking = Checking(house.state, house.catalog, oplib.views, oplib.leases, house.packages, house.rounds, swept.pins, house.artifacts)
+    checking = Checking(
+        house.state, house.catalog, oplib.views, oplib.leases, house.packages, house.rounds, swept.pins, house.artifacts
+    )
     return [f"{p.kind}:{'mended' if p.done else 'left'}" for p in drain(checking.check(repair=repair)).problems]
 
 

@@ -304,12 +304,12 @@ def test_a_kill_while_a_key_changes_hands_is_remembered_as_if_it_had_done_so_at_
     killed = since_boot()
     later = Past(house.state, "boot")
     later.of_root("/opp")
-    assert later.earlier(key, killed) == "before"
-    assert later.earlier(key, since_boot() + 1) == ""
+    assert later.earlier(key, killed, but="now") == "before"
+    assert later.earlier(key, since_boot() + 1, but="now") == ""
     first.replaced(None)
     undone = Past(house.state, "boot")
     undone.of_root("/opp")
-    assert undone.earlier(key, 0.0) == "", "nothing has come of it"
+    assert undone.earlier(key, 0.0, but="now") == "", "nothing has come of it"
 
 
 @pytest.mark.parametrize(
