@@ -1,20 +1,25 @@
 # Three commands: `make demo` shows the main job on a simulated CANN, `make test` runs the tests, `make check` reads the code.
 # Each sets up what it needs in .venv first, from this project's own files, with the versions that are tested (constraints.txt).
+# `make npu` runs the tests with the real torch_npu on a simulated libascendcl, in .venv-npu; it needs g++ and nm.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NPU := .venv-npu
 # The CPU build is enough for everything here; TORCH= installs another one, for example TORCH="torch==2.13.0 --index-url ...".
 TORCH ?= torch
 WORKERS ?= 2
 
-.PHONY: demo test check coverage clean
+.PHONY: demo test npu check coverage clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m tools.demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+npu: $(NPU)/.ready
+	$(NPU)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/npu
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -35,5 +40,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group check -e .
 	touch $@
 
+$(NPU)/.ready: pyproject.toml constraints.txt
+	test -x $(NPU)/bin/python || $(PYTHON) -m venv $(NPU)
+	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "pip>=25.1"
+	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) numpy
+	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group npu -e .
+	touch $@
+
 clean:
-	rm -rf $(VENV) build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NPU) build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
