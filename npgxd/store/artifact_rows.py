@@ -46,6 +46,7 @@ class ArtifactRow:
 
 _NAMES = tuple(item.name for item in fields(ArtifactRow))
 _COLUMNS = ", ".join(_NAMES)
+_MOST_KNOWN = 1024
 _MARKS = ", ".join("?" for _ in _NAMES)
 
 
@@ -58,10 +59,18 @@ class ArtifactRows:
             db.execute(_TABLE)
         self._number = int(catalog.read("SELECT COALESCE(MAX(used), 0) FROM artifacts")[0][0])
         self._used: dict[str, int] = {}
+        self._known: dict[str, ArtifactRow] = {}
 
     def get(self, entry: str) -> ArtifactRow | None:
-        """An entry by id."""
-        return next(iter(self._rows("WHERE id = ?", (entry,))), None)
+        """An entry by id; ``used`` may be an earlier use."""
+        known = self._known.get(entry)
+        if known is None:
+            known = next(iter(self._rows("WHERE id = ?", (entry,))), None)
+            if known is not None:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[entry] = known
+        return known
 
     def all(self) -> list[ArtifactRow]:
         """Every entry, the one used last first."""
@@ -83,6 +92,7 @@ class ArtifactRows:
         self._number += bool(rows)
         with self._catalog.transaction() as db:
             for row in rows:
+                self._known.pop(row.id, None)
                 values = [getattr(row, name) for name in _NAMES]
                 values[_NAMES.index("used")] = row.used or self._number
                 db.execute(f"INSERT OR REPLACE INTO artifacts({_COLUMNS}) VALUES ({_MARKS})", values)  # noqa: S608 -- constants
@@ -93,6 +103,7 @@ class ArtifactRows:
             db.executemany("DELETE FROM artifacts WHERE id = ?", [(entry,) for entry in entries])
         for entry in entries:
             self._used.pop(entry, None)
+            self._known.pop(entry, None)
 
     def touch(self, entry: str) -> None:
         """An entry is used."""
@@ -101,11 +112,13 @@ class ArtifactRows:
 
     def prove(self, entry: str) -> None:
         """Somebody loaded it well."""
+        self._known.pop(entry, None)
         with self._catalog.transaction() as db:
             db.execute("UPDATE artifacts SET proven = 1 WHERE id = ?", (entry,))
 
     def blame(self, entry: str, reason: str) -> int:
         """Somebody could not load it; how many have said so. The first reason is kept."""
+        self._known.pop(entry, None)
         with self._catalog.transaction() as db:
             db.execute(
                 "UPDATE artifacts SET bad = bad + 1, bad_reason = CASE bad WHEN 0 THEN ? ELSE bad_reason END WHERE id = ?",

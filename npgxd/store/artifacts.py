@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHELF_DIGITS: Final = 2
-_RECENT: Final = 512
+_RECENT: Final = 128
 """Entries of which it is kept in memory what was read of them."""
+_SMALL: Final = 64 * 1024
+"""An entry of at most so many bytes is kept in memory with its bytes, as long as it is among the recent ones."""
 _PAGE: Final = 64
 
 
@@ -51,6 +53,8 @@ class _Read:
     path: str
     facts: ArtifactFacts
     checked: dict[int, Stat] = field(default_factory=dict)
+    whole: bytes | None = None
+    """The bytes of a small one."""
 
 
 class ArtifactStore:
@@ -99,14 +103,25 @@ class ArtifactStore:
         if disk.make_directory(final.parent, 0o700, exist_ok=True):
             disk.fsync_directory(self._place)
         if not disk.publish(staged.path, final):
-            disk.unlink(staged.path)
-            disk.fsync_directory(final.parent)  # to force that there may have failed
-            facts = read_facts(final)
+            facts = self._came_first(staged, final, facts)
         row = self.rows.get(facts.id)
         if row is None or row.digest != facts.digest:
             row = ArtifactRow.of(facts)
             self.rows.add([row])
         return row
+
+    def _came_first(self, staged: StagedArtifact, final: Path, facts: ArtifactFacts) -> ArtifactFacts:
+        """There is an entry of this key: it stays, unless it is damaged; the facts of the one that is there now."""
+        disk = self._state.disk
+        try:
+            there = read_facts(final)
+        except StoreError as error:
+            self.set_aside(facts.id, error.message)
+            disk.publish(staged.path, final)
+            return facts
+        disk.unlink(staged.path)
+        disk.fsync_directory(final.parent)  # to force it there may have failed
+        return there
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -123,11 +138,15 @@ class ArtifactStore:
         before = self._read_before(row)
         if not part:
             self.rows.touch(row.id)
+            if before.whole is not None:
+                return before.whole
         try:
             data, before.checked[part] = read_part(before.path, before.facts, part, known=before.checked.get(part))
         except StoreError as error:
             self.set_aside(row.id, error.message)
             raise
+        if before.facts.size <= _SMALL:
+            before.whole = data
         return data
 
     def doubt(self, row: ArtifactRow) -> None:

@@ -200,3 +200,23 @@ def test_the_seal_says_what_the_documents_say(house: House) -> None:
     told, seal = raw[5:-92], raw[-92:]
     assert seal == b"\nnpgxd-artifact 1 %08d %s\n" % (len(told), hashlib.sha256(told).hexdigest().encode())
     assert read_facts(house.artifacts.path(row.id)).meta == {"torch": "2.13"}
+
+
+def test_an_entry_in_the_place_of_a_damaged_one_that_nobody_lists_is_published(house: House) -> None:
+    row = publish(house, b"first")
+    house.artifacts.rows.remove([row.id])
+    house.artifacts.path(row.id).write_bytes(b"junk")
+    assert publish(house, b"second").digest == hashlib.sha256(b"second").hexdigest()
+    assert content(house) == b"second"
+    assert len(names(house.state.quarantine)) == 2
+
+
+def test_what_is_kept_in_memory_goes_with_the_entry(house: House) -> None:
+    row = publish(house, b"first")
+    assert content(house) == b"first"
+    house.artifacts.remove([row.id])
+    assert content(house) is None
+    publish(house, b"second")
+    assert content(house) == b"second"
+    house.artifacts.set_aside(row.id, "no good")
+    assert content(house) is None
