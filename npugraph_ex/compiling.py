@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from npugraph_ex import _notices
 from npugraph_ex.engines import Engine, engine_for
 from npugraph_ex.graph import CompiledGraph, SymbolicSizes, boxed
+from npugraph_ex.option_off import OFF
 from npugraph_ex.options import Options, unmet
 from npugraph_ex.passes import optimise
 from npugraph_ex.program import ModuleProgram, Program
@@ -57,6 +58,9 @@ def ready(
         from npugraph_ex.static_kernels import StaticKernels  # noqa: PLC0415 -- a start from the compile cache need not import it
 
         kernels = StaticKernels(name, engine, options, program, build_dir=build_dir)
+        OFF.take_back()
+    else:
+        OFF.tell(name)
     if options.dump_tensor_data:
         from npugraph_ex.tensor_dump import TensorDump  # noqa: PLC0415 -- the same
 

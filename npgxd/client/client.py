@@ -57,8 +57,14 @@ _FAULTS = (NpgxError, OSError, zmq.ZMQError)
 class Client(ArtifactClient):
     """This process's way to the daemon. Every method returns; none raises for anything that the daemon does or does not do."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None, *, patience: Patience | None = None) -> None:
-        """``environ`` is where NPGXD_*, ASCEND_* and the rank variables are read, at each use (default: the process's)."""
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, *, patience: Patience | None = None, compares: bool = True
+    ) -> None:
+        """``environ`` is where NPGXD_*, ASCEND_* and the rank variables are read, at each use (default: the process's).
+
+        With ``compares`` False nothing of this process's CANN is read, nor compared with the daemon's.
+        """
+        self._compares = compares
         self._environ = os.environ if environ is None else environ
         self._soc = self._environ.get("NPGXD_SOC", "")
         self._cores: CoreCounts | None = None
@@ -233,6 +239,8 @@ class Client(ArtifactClient):
             self._session.close()
 
     def _identify(self) -> ToolchainIdentity:
+        if not self._compares:
+            return ToolchainIdentity()
         if self._identity is None:
             from npgxd.wire.identity import identity  # noqa: PLC0415 -- only a process that talks to a daemon needs it
 
