@@ -40,7 +40,7 @@ def identifier(length: int) -> Check[str]:
     """Lower-case hexadecimal of exactly ``length`` digits."""
 
     def check(name: str, value: object) -> str:
-        if not isinstance(value, str) or len(value) != length or any(c not in "0123456789abcdef" for c in value):
+        if not isinstance(value, str) or len(value) != length or value.strip("0123456789abcdef"):
             raise ProtocolError(f"field {name!r} must be {length} lower-case hexadecimal digits")
         return value
 
