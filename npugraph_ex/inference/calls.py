@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from npugraph_ex.inference.calls_source import CHECK, Bound, bound_constants
-from npugraph_ex.inference.facts_settings import settings_of
+from npugraph_ex.inference.facts_settings import asker
 from npugraph_ex.inference.facts_tensors import storage_format
 from npugraph_ex.inference.facts_values import Unencodable, encode
 from npugraph_ex.inference.fit import Misfits, contains
@@ -110,8 +110,5 @@ def _storages(tensors: tuple[Any, ...]) -> list[int]:
 
 def _settings(facts: Facts) -> Callable[[], bool]:
     """Whether any setting changed."""
-    asked = settings_of(facts.devices)
-    if asked.keys() != facts.settings.keys():
-        return lambda: True
-    pairs = [(ask, facts.settings[name]) for name, ask in asked.items()]
+    pairs = [(asker(name), was) for name, was in facts.settings.items()]
     return lambda: any(ask() != was for ask, was in pairs)

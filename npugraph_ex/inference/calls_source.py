@@ -158,6 +158,8 @@ class _Writer:
                 return f"{own}cells[{key!r}].cell_contents"
             case "global":
                 return f"{own}globals[{key!r}]"
+            case "globals":
+                return f"{own}globals"
         return f"{own}k{number}"  # a module, the builtins or the function: bound at load
 
     def _step(self, base: str, step: str, key: Any) -> str:

@@ -174,9 +174,10 @@ _MAKING: Final = frozenset(
 
 
 def class_described(kind: type, names: frozenset[str]) -> list[Any]:
-    """Each class that ``kind`` inherits from, in order, with the code it defines under one of ``names`` or a special name.
+    """Each class that ``kind`` inherits from, in order, with what it defines under one of ``names`` or a special name.
 
-    Equal for two classes that answer alike to code that uses only ``names``; a method that none of them names does not count.
+    Equal for two classes that answer alike to code that uses only ``names``; a method that none of them names does not count. Of
+    what is no code only that it is there counts: it hides what a base has under that name, and its value is a fact of its own.
     """
     return [[class_name(base), _class_body(base, names)] for base in kind.__mro__ if base is not object]
 
@@ -185,7 +186,8 @@ def _class_body(kind: type, names: frozenset[str]) -> list[Any]:
     body = []
     for name, value in sorted(vars(kind).items()):
         special = name.startswith("__") and name.endswith("__") and name not in _MAKING
-        if (special or name in names) and (found := described(value)) is not None:
+        found = described(value) if special or name in names else None
+        if found is not None or name in names:
             body.append([name, found])
     return body
 

@@ -21,6 +21,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import config, convert_frame, exc
 from torch._dynamo.hooks import Hooks
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr as modes
 from torch._guards import Source, TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -64,13 +65,14 @@ def trace(
         entries.extend(seen)
         return [True] * len(seen)
 
-    with torch.no_grad(), _shapes(dynamic=dynamic), get_metrics_context(), dynamo_timed("npugraph_ex.cache_compile"):
+    with torch.no_grad(), _shapes(dynamic=dynamic), get_metrics_context(), dynamo_timed("npugraph_ex.cache_compile"), modes:
         captured = convert_frame.fullgraph_capture(bound, args, dict(kwargs))
         if captured.backend_input is None:
             raise NoGraph(f"{function.__qualname__} computes nothing with tensors")
         traced = captured.graph_capture_output
         graph = _aten(captured.backend_input, decompositions)
-        traced.build_guards(function.__code__, hooks=Hooks(guard_filter_fn=keep_all), save=False)
+        with modes.temp_restore_stack():  # guards are tried where they will be checked
+            traced.build_guards(function.__code__, hooks=Hooks(guard_filter_fn=keep_all), save=False)
     module = captured.backend_input.graph_module
     return Capture(
         torch_version=str(torch.__version__),

@@ -7,6 +7,7 @@ that is part of torch or of Python is covered by their versions too, so what has
 
 from __future__ import annotations
 
+import builtins
 import dis
 import itertools
 import sys
@@ -22,7 +23,7 @@ from npugraph_ex.inference.codes import class_codes, codes_behind
 from npugraph_ex.inference.facts_guards import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from npugraph_ex.inference.facts_paths import Paths
 
@@ -42,6 +43,25 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
         elif isinstance(constant, str) and constant.isidentifier():
             yield constant
+
+
+def texts_of(traced: Iterable[CodeType]) -> frozenset[str]:
+    """Every string constant of the user's own traced code."""
+    own = [inner for code in traced if not code.co_filename.startswith(_VERSIONED) for inner in _nested(code)]
+    return frozenset(constant for code in own for constant in code.co_consts if isinstance(constant, str))
+
+
+def shadow_drafts(traced: Iterable[CodeType], scopes: Mapping[int, Mapping[str, Any]]) -> list[Draft]:
+    """That nothing in ``scopes`` (globals, by node) hides the builtins that the user's own code uses: Dynamo does not look."""
+    own = [inner for code in traced if not code.co_filename.startswith(_VERSIONED) for inner in _nested(code)]
+    loaded = {str(step.argval) for code in own for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    names = sorted(name for name in loaded if hasattr(builtins, name))
+    return [Draft("contains", node, (name, False)) for node, scope in scopes.items() for name in names if name not in scope]
+
+
+def is_versioned(file: object) -> bool:
+    """Whether that file is part of torch or of Python."""
+    return not isinstance(file, str) or file.startswith(_VERSIONED)
 
 
 def compares_identity(code: CodeType) -> bool:

@@ -14,10 +14,18 @@ import torch
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 from npugraph_ex.inference.codes import class_described, class_name, code_digest
 from npugraph_ex.inference.facts import ClassFact, Fact, Facts
-from npugraph_ex.inference.facts_code import compares_identity, find_by_name, names_used, uncovered
+from npugraph_ex.inference.facts_code import (
+    compares_identity,
+    find_by_name,
+    is_versioned,
+    names_used,
+    shadow_drafts,
+    texts_of,
+    uncovered,
+)
 from npugraph_ex.inference.facts_guards import Draft, drafts
 from npugraph_ex.inference.facts_paths import MISSING, NoPath, Paths, Roots, follow, spoken
-from npugraph_ex.inference.facts_settings import settings_now, versions_now
+from npugraph_ex.inference.facts_settings import MODES, OTHER_MODE, TRANSFORMS, settings_now, settings_wanted, versions_now
 from npugraph_ex.inference.facts_shapes import Ranges, used
 from npugraph_ex.inference.facts_tensors import TensorFact, aliases, tensor_fact
 from npugraph_ex.inference.facts_values import Unencodable, encode
@@ -43,6 +51,7 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
     names = names_used(capture.traced)
     writer = _Writer(capture, paths, values, own, names)
     drafted += _code_drafts(capture, drafted, writer, paths)
+    drafted += shadow_drafts(capture.traced, _scopes(capture, paths, values))
     writer.values = values = _values(capture, paths, own)
     sizes = _Sizes(ranges, numbered, offsets=_names_offsets(capture))
     drafted = list(dict.fromkeys([*drafted, *(Draft("value", node) for node in sorted(sizes.constants))]))
@@ -58,10 +67,30 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
         classes=[ClassFact(class_name(kind), writer.described[kind]) for kind in writer.described],
         names=sorted(names),
         devices=devices,
-        settings=settings_now(devices),
+        settings=_settings(capture, devices, names, values),
         versions=versions_now(devices),
         made_from=made_from,
     )
+
+
+def _settings(capture: Capture, devices: Sequence[str], names: frozenset[str], values: Sequence[Any]) -> dict[str, Any]:
+    """NotCacheable under a mode that changes what every torch function does: only this process has it."""
+    texts = texts_of(capture.traced) | {value for value in values if type(value) is str}
+    settings = settings_now(settings_wanted(devices, names, texts))
+    if OTHER_MODE in settings[MODES].split() or settings[TRANSFORMS]:
+        raise NotCacheable("it was called inside a torch function mode or a functorch transform", why=Why.PROCESS_LOCAL)
+    return settings
+
+
+def _scopes(capture: Capture, paths: Paths, values: Sequence[Any]) -> dict[int, Mapping[str, Any]]:
+    """The globals that the user's own traced code may have looked names up in, by node."""
+    found = {id(capture.function.__globals__): (paths.node(-1, "globals", ""), capture.function.__globals__)}
+    for node, value in enumerate(values):
+        if isinstance(value, FunctionType) and not is_versioned(value.__code__.co_filename):
+            found.setdefault(id(value.__globals__), (paths.node(node, "attr", "__globals__"), value.__globals__))
+        elif isinstance(value, ModuleType) and not is_versioned(getattr(value, "__file__", None)):
+            found.setdefault(id(vars(value)), (paths.node(node, "body"), vars(value)))
+    return dict(found.values())
 
 
 _FIRST: Final = ("type", "tensor")

@@ -175,6 +175,7 @@ _STARTS: Final[Mapping[str, Callable[[str, Roots], Any]]] = {
     "argument": lambda key, roots: roots.arguments[key],
     "cell": lambda key, roots: roots.cells[key].cell_contents,
     "global": lambda key, roots: roots.function.__globals__[key],
+    "globals": lambda _key, roots: roots.function.__globals__,
     "module": lambda key, _roots: _module(key),
     "builtin": lambda _key, _roots: vars(builtins),
     "function": lambda _key, roots: roots.function,
@@ -224,6 +225,7 @@ def spoken(nodes: Sequence[Node], number: int, module: str, own: str = "self") -
             "global": f"global {module}.{key}",
             "module": key,
             "builtin": "builtins",
+            "globals": f"module {module}",
         }
         return str(roots.get(step, "the function"))
     inner = spoken(nodes, base, module, own)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import struct
 from collections import OrderedDict, deque
 from types import (
@@ -118,6 +119,7 @@ _KINDS: Final[Sequence[tuple[Any, Callable[[Any, int], list[Any]]]]] = (
     (GenericAlias, lambda value, _depth: ["typing", str(value)]),
     (type, lambda value, _depth: ["class", class_name(value)]),
     (MethodType, _method),
+    (re.Pattern, lambda value, depth: ["pattern", encode(value.pattern, depth), str(int(value.flags))]),
     (_OPERATORS, lambda value, _depth: ["operator", str(value)]),
     (_BUILTINS, lambda value, _depth: ["builtin", str(getattr(value, "__module__", None)), value.__qualname__]),
     (_CONSTANTS, _subclass),

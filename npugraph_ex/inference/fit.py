@@ -51,7 +51,9 @@ def _given_misfit(was: Any, now: Any, place: str = "") -> str:
 
 def _is_value(given: Any) -> bool:
     """Whether it is a value that ``encode`` gave, and no code."""
-    return not isinstance(given, (list, dict)) or (isinstance(given, list) and bool(given) and given[0] in ("int", "float", "tuple"))
+    return not isinstance(given, (list, dict)) or (
+        isinstance(given, list) and bool(given) and given[0] in ("int", "float", "tuple")
+    )
 
 
 class Misfits:
@@ -89,7 +91,7 @@ class Misfits:
 
     def settings(self) -> str:
         """The first setting of the process that is not as it was; "" if all are."""
-        now = settings_now(self._facts.devices)
+        now = settings_now(self._facts.settings)
         for name, was in self._facts.settings.items():
             if now.get(name) != was:
                 return f"{name}: was {was!r}, is {now.get(name)!r}"
@@ -200,7 +202,9 @@ def _changed(was: Sequence[Any], now: Sequence[Any]) -> str:
     for (base, before), (_base, after) in zip(was, now, strict=True):
         old, new = ({name: _as_lists(found) for name, found in body} for body in (before, after))
         for name in sorted(old.keys() | new.keys()):
-            if old.get(name) != new.get(name):
+            if name not in old or name not in new:
+                return f"{base.rpartition(':')[2]} {'now defines' if name in new else 'no longer defines'} {name}"
+            if old[name] != new[name]:
                 return f"the code of {base.rpartition(':')[2]}.{name} changed"
     return "its code changed"
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import enum
+import os
 import sys
 import types
 
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
+from npugraph_ex.inference import cache_compile
+from npugraph_ex.inference.facts_settings import settings_now, settings_wanted
 from tests.npugraph_ex.inference.facts_made import made
 
 HERE = sys.modules[__name__]
@@ -222,7 +225,7 @@ STATE = {
         "deterministic algorithms: was False, is True",
     ),
     "default dtype": (lambda _m: switched(torch.set_default_dtype, torch.float64, torch.float32), "default dtype"),
-    "default device": (lambda _m: torch.device("meta"), "was"),
+    "default device": (lambda _m: torch.device("meta"), "modes: was '', is 'meta'"),
     "autocast": (lambda _m: torch.autocast("cpu", torch.bfloat16), "autocast on cpu: was '', is 'torch.bfloat16'"),
     "matmul precision": (lambda _m: switched(torch.set_float32_matmul_precision, "medium", "highest"), "matmul precision"),
     "attention back ends": (lambda _m: switched(torch.backends.cuda.enable_flash_sdp, False, True), "attention back ends"),
@@ -344,3 +347,98 @@ def test_a_check_keeps_no_tensor_alive(entry):
     del args
     gc.collect()
     assert [found() for found in watched] == [None, None]
+
+
+class Asking(nn.Module):
+    """Asks the process for what Dynamo takes for a constant, and guards with nothing."""
+
+    def variable(self, x):
+        return x * 2 if os.environ.get("NPGXD_TEST_FLAG") == "1" else x
+
+    def getenv(self, x):
+        return x * 2 if os.getenv("NPGXD_TEST_FLAG") else x
+
+    def rank(self, x):
+        return x * (1 + torch.distributed.get_rank())
+
+    def builtin(self, x):
+        return x * sum([1, 2])
+
+    def devices(self, x):
+        return x * (1 + torch.cuda.device_count())
+
+    def inherited(self, x):
+        return x * self.KIND
+
+
+class Base:
+    KIND = "ab"
+
+
+class Derived(Asking, Base):
+    def inherited(self, x):
+        return x * len(self.KIND)
+
+
+@pytest.mark.parametrize("name", ["variable", "getenv"])
+def test_an_environment_variable_that_the_model_asks_for_is_a_fact(name, monkeypatch):
+    monkeypatch.delenv("NPGXD_TEST_FLAG", raising=False)
+    entry = made(Asking(), name, torch.ones(3))
+    check = entry.check()
+    assert both(entry, check, torch.ones(3)) == ""
+    monkeypatch.setenv("NPGXD_TEST_FLAG", "1")
+    assert "environment variable NPGXD_TEST_FLAG: was None, is '1'" in both(entry, check, torch.ones(3))
+    monkeypatch.delenv("NPGXD_TEST_FLAG")
+    monkeypatch.setenv("NPGXD_TEST_OTHER", "1")
+    assert both(entry, check, torch.ones(3)) == ""
+
+
+def test_the_rank_is_a_fact_where_the_model_asks_for_it(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 0)
+    asked = torch.distributed.get_rank
+    settings = settings_now(settings_wanted(["cpu"], frozenset({"get_rank"}), ()))
+    assert settings["rank"] == asked() == 0
+    assert "rank" not in settings_wanted(["cpu"], frozenset({"forward"}), ())
+
+
+def test_a_global_that_hides_a_builtin_is_a_misfit():
+    entry = made(Asking(), "builtin", torch.ones(3))
+    check = entry.check()
+    assert both(entry, check, torch.ones(3)) == ""
+    HERE.sum = lambda _items: 7
+    try:
+        assert "now has 'sum'" in both(entry, check, torch.ones(3))
+    finally:
+        del HERE.sum
+
+
+def test_a_class_that_hides_what_its_base_has_is_a_misfit():
+    entry = made(Derived(), "inherited", torch.ones(3))
+    check = entry.check()
+    assert both(entry, check, torch.ones(3)) == ""
+    Derived.KIND = "abc"
+    try:
+        assert "Derived now defines KIND" in both(entry, check, torch.ones(3))
+    finally:
+        del Derived.KIND
+
+
+def test_a_call_inside_a_mode_is_answered_and_not_kept(tmp_path):
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            return found * 2 if function is torch.Tensor.mul else found
+
+    model = Asking()
+    cached = cache_compile(model.builtin, cache_dir=tmp_path)
+    with Doubling():
+        assert torch.equal(cached(torch.ones(3)), torch.full((3,), 6.0))
+    assert cached.origin == "usual"
+
+
+def test_a_default_device_is_a_setting_like_others():
+    with torch.device("cpu"):
+        entry = made(Asking(), "builtin", torch.ones(3))
+        assert entry.whole(torch.ones(3)) == ""
+    assert entry.whole(torch.ones(3)).startswith("default device and torch function modes: was 'cpu', is ''")
