@@ -6,7 +6,6 @@ Clients come and go, some killed; kernels are compiled all the time, some fail; 
 from __future__ import annotations
 
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from npgxd.client import Client
 from tools.bench import soak_client
 from tools.cann_sim import Costs
 from tools.demo.node import Node
@@ -68,7 +66,9 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
         daemon = psutil.Process(node.daemon.pid if node.daemon is not None else 0)
         _prepare(node)
         before = _settled(node, daemon)
+        used = sum(daemon.cpu_times()[:2])
         samples, starts = _run(node, daemon, minutes * 60, clients)
+        used = sum(daemon.cpu_times()[:2]) - used
         after = _settled(node, daemon)
         counters = node.counters()
         log = (directory / "npgxd.log").read_text()
@@ -76,7 +76,8 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
     return {
         f"{clients} clients for {minutes:g} min": f"{starts} processes, {sum(map(len, answers.values()))} requests, "
         f"{counters.compiled} compiled, {counters.hits} hits, {counters.failed} failed",
-        "workers busy, mean of 2": f"{statistics.mean(samples.busy):.2f}",
+        "workers busy, mean": f"{statistics.mean(samples.busy):.2f}",
+        "daemon's part of one processor": f"{used / (minutes * 60):.1%}",
         **{f"{what}, {len(took)} requests": _spread(took) for what, took in sorted(_times(answers).items())},
         "answers": ", ".join(f"{what} {word}: {n}" for (what, word), n in sorted(_words(answers).items())),
         "daemon RSS: after a third, at the end, most": _memory(samples),
@@ -94,14 +95,8 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
 def _prepare(node: Node) -> None:
     """What all clients know is there; one operator fails, always."""
     node.cann.order(soak_client.REFUSED, "fail")
-    os.environ["NPGXD_SOCKET"] = str(node.socket)
-    client = Client()
-    known = client.static_kernels(soak_client.encoded(*soak_client.known_records()), graph="known")
-    client.lookup(soak_client.ARTIFACT)
-    client.publish(soak_client.ARTIFACT, os.urandom(soak_client.ARTIFACT_BYTES), label="soak")
-    client.close()
-    if known.compiled + known.hits == 0:
-        raise SystemExit(f"nothing was compiled: {known}")
+    command = [sys.executable, "-m", "tools.bench.soak_client"]  # a process of its own: what it leases it holds for life
+    subprocess.run(command, env=node.environment(), cwd=REPOSITORY, check=True)
 
 
 def _run(node: Node, daemon: psutil.Process, seconds: float, clients: int) -> tuple[_Samples, int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from npgxd.client import Client
 from npgxd.client.connection import Reply
 from npgxd.wire.messages import Status
+from npgxd.wire.states import ClientState
 from tools.cann_sim import records
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ ARTIFACT = "a" * 64
 ARTIFACT_BYTES = 16 * 1024
 NEW_EACH_S = 6.0
 PAUSE_S = 0.4
+STATUS_OF = 0.1
+"""The part of the turns in which the status is asked for, too."""
 
 
 def encoded(*items: records.Record) -> list[tuple[str, bytes]]:
@@ -50,7 +53,8 @@ def main(number: int, life_s: float, killed: bool, path: str) -> None:  # noqa: 
         while time.monotonic() < end:
             _timed(told, "known", partial(client.static_kernels, known, graph="known"))
             _timed(told, "lookup", partial(client.lookup, ARTIFACT, deadline_s=0))
-            _timed(told, "status", partial(client._session.request, Status()))  # noqa: SLF001 -- as npgxctl asks
+            if chance.random() < STATUS_OF:
+                _timed(told, "status", partial(client._session.request, Status()))  # noqa: SLF001 -- as npgxctl asks
             if time.monotonic() >= next_new:
                 next_new += NEW_EACH_S
                 _timed(told, "new", partial(client.static_kernels, encoded(*_new(number)), graph="new"))
@@ -94,5 +98,18 @@ def _timed(told: TextIO, what: str, act: Callable[[], Outcome | Found | Reply]) 
     told.flush()
 
 
-if __name__ == "__main__":
+def prepare() -> None:
+    """Have what all clients know compiled, and the entry that they look up published."""
+    client = _connected()
+    known = client.static_kernels(encoded(*known_records()), graph="known")
+    client.lookup(ARTIFACT)
+    told = client.publish(ARTIFACT, os.urandom(ARTIFACT_BYTES), label="soak")
+    client.close()
+    if known.state is not ClientState.INSTALLED or not told:
+        raise SystemExit(f"the soak cannot begin: {known}, {told}")
+
+
+if __name__ == "__main__" and len(sys.argv) == 1:
+    prepare()
+elif __name__ == "__main__":
     main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "killed", sys.argv[4])
