@@ -76,3 +76,10 @@ def test_the_commands_of_the_readme_exist() -> None:
 def test_every_message_for_administrators_is_documented() -> None:
     page = text("docs/protocol.md").partition("## Administration")[2]
     assert [op for op in [*admin.REQUESTS, *admin.REPLIES] if f"`{op}`" not in page] == []
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
+            assert (ROOT / path).is_file(), f"{page.name} names {path}"
+            assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{page.name} names {path}::{name}"
