@@ -52,7 +52,7 @@ def _follow(spec: "ModuleSpec", part: str) -> None:
     """Have ``replacing`` see the module of ``spec`` when it is executed."""
     loader = spec.loader
     execute: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
-    if execute is None or _is_ours(spec):
+    if execute is None:
         return
 
     def followed(module: "ModuleType") -> None:
@@ -70,11 +70,6 @@ def _follow(spec: "ModuleSpec", part: str) -> None:
         loader.exec_module = followed  # type: ignore[method-assign, union-attr]
     except AttributeError:
         return  # a loader without a place for it: the bundled flow stays
-
-
-def _is_ours(spec: "ModuleSpec") -> bool:
-    """The portable backend of this project has the short name too; it needs no bridge."""
-    return "torch_npu" not in (spec.origin or "")
 
 
 def install() -> None:

@@ -31,6 +31,9 @@ def _around_static_kernel(module: ModuleType, execute: Execute) -> None:
         replace_functions(module)
     except Exception as error:  # noqa: BLE001 -- the bundled flow stays; its user hears why
         log.warning("npgxd: static kernels of %s do not go through the daemon: %r", module.__name__, error)
+        uninstall = getattr(module, "uninstall_static_kernel", None)
+        if callable(uninstall):
+            atexit.register(uninstall)  # what the package's own exit hook would have called
 
 
 def _around_package(module: ModuleType, execute: Execute) -> None:
