@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @plain
 class Progress(Plain):
-    """How far a round is: ``done`` of ``total`` keys are settled. Times in seconds; ``eta_s`` None: nothing is known."""
+    """How far a round is: ``done`` of ``total`` keys have their outcome, or are compiled. Times in seconds; ``eta_s`` None: not known."""
 
     round: str
     state: RoundState

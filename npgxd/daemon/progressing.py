@@ -41,19 +41,21 @@ class Progresses:
     def of(self, asked: Round, now: float) -> RoundProgress:
         """How far a round is at this moment."""
         told = asked.progress(now, self._coordinator.eta(asked, now))
-        return replace(told, speaks=self._speaks(asked, now), stalled_s=self._stalled_s(asked, told, now))
+        done = told.done + (self._coordinator.prospects.finished(asked.open_keys) if asked.result is None else 0)
+        return replace(
+            told, done=done, speaks=self._speaks(asked, now), stalled_s=self._stalled_s(asked, (done, told.current), now)
+        )
 
     def _speaks(self, asked: Round, now: float) -> bool:
         if self._speakers[0] != now:
             self._speakers = now, speakers(self._sessions)
         return asked.session in self._speakers[1]
 
-    def _stalled_s(self, asked: Round, told: RoundProgress, now: float) -> float:
+    def _stalled_s(self, asked: Round, seen: tuple[object, ...], now: float) -> float:
         """For how long neither a kernel was finished nor op_compiler told of anything; 0 as long as that can be expected."""
-        if told.state is not RoundState.COMPILING:
+        if asked.state is not RoundState.COMPILING:
             self._signs.pop(asked.id, None)
             return 0.0
-        seen = (told.done, told.current)
         known = self._signs.get(asked.id)
         if known is None or known.seen != seen:
             self._signs[asked.id] = _Sign(seen, now)

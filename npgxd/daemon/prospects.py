@@ -5,6 +5,7 @@ It is told of batches as they begin, go on and end; ``compile.forecast`` does th
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,15 @@ class Prospects:
     def ended(self, job: str) -> None:
         """It is over."""
         self._batches.pop(job, None)
+
+    def finished(self, keys: Iterable[str]) -> int:
+        """How many of these keys, which have no outcome yet, their compilers have finished by their own word.
+
+        A batch is published as a whole, so this is how far its run is; an estimate where these are not all of its keys.
+        """
+        jobs = Counter(flight.job for flight in map(self._flights.get, keys) if flight is not None and flight.job is not None)
+        batches = ((self._batches.get(job), keys_of) for job, keys_of in jobs.items())
+        return sum(keys_of * batch.done // batch.total for batch, keys_of in batches if batch is not None and batch.total)
 
     def eta(self, waiter: Waiter, needs: Iterable[Need], now: float) -> float | None:
         """Seconds until all of these have an outcome; None: nothing was compiled yet, or a run is late and does not say how far it is."""

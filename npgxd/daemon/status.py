@@ -187,6 +187,7 @@ class StatusPage:
         if followed is not None:
             done, total = len(followed.settlements), len(followed.needs)
             if followed.result is None and state is not ClientState.RECORDING:
+                done = self.progress(followed, now).done
                 state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
         return {
             "session": session.id,
