@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tools.bench import cold_clients, files, library, soak
+from tools.bench import cache, cold_clients, files, library, lookups, schedule, simulated_schedule, soak
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -158,9 +158,14 @@ BENCHES: dict[str, Bench] = {
     "many": library.many,
     "gc": library.gc,
     "clients": cold_clients.cold_clients,
+    "group": schedule.group,
+    "turns": schedule.small_behind_large,
+    "plans": simulated_schedule.plans,
     "soak": soak.soak,
     "publish": files.publish,
     "fingerprint": files.fingerprint,
+    "cache": cache.cache,
+    "lookups": lookups.lookups,
 }
 
 if __name__ == "__main__":
