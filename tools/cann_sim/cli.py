@@ -35,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_costs(command, Costs(startup_s=1.0, per_op_s=0.5))
     command.set_defaults(run=_create)
 
+    command = commands.add_parser(
+        "native", help="build libraries into a home, under which the installed torch_npu runs on a CPU (needs g++)"
+    )
+    command.add_argument("home", type=Path)
+    command.set_defaults(run=_native)
+
     command = commands.add_parser("set-costs", help="change what later compiles take")
     command.add_argument("home", type=Path)
     _add_costs(command, None)
@@ -81,6 +87,18 @@ def _create(options: argparse.Namespace) -> int:
     cann = create(options.home, version=options.version, soc=options.soc, costs=costs)
     print(f"SIMULATED CANN {options.version} for {options.soc} in {cann.home}: not a real toolkit, its kernels run nowhere")
     print(f"  source {cann.home.parent / 'set_env.sh'}")
+    return 0
+
+
+def _native(options: argparse.Namespace) -> int:
+    from tools.cann_sim.native import BuildFailed, build  # noqa: PLC0415 -- only this command needs it
+
+    cann = opened(options.home)
+    try:
+        print(f"SIMULATED libascendcl of CANN {cann.version} in {build(cann)}: it computes on the CPU")
+    except BuildFailed as error:
+        print(f"cann_sim: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
