@@ -18,6 +18,8 @@ from npgxd.wire.states import ArtifactState
 if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session
 
+MAX_BUILDS = 256
+"""Of one process."""
 HANDED_ON = "the process that built it ended, gave up or took too long"
 CIRCLE = "its builder waits for what this process builds"
 
@@ -86,6 +88,7 @@ class Builds:
         build = self._builds.get(entry)
         if build is None or build.builder.id == session.id:
             if build is None:
+                self._bound(session, now)
                 build = self._builds[entry] = _Build(key, label, session, now, now + self._build_s)
             return Artifact(key=key, state=ArtifactState.MISS, ticket=ticket)
         if wait_s > 0 and self._would_circle(session, build):
@@ -143,6 +146,12 @@ class Builds:
         return told, min([self._next_sign, *ends])
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _bound(self, session: Session, now: float) -> None:
+        """A process that begins builds without end gives up those that it began first."""
+        own = [entry for entry, build in self._builds.items() if build.builder.id == session.id]
+        for entry in own[: max(0, len(own) + 1 - MAX_BUILDS)]:
+            self._hand_on(entry, self._builds[entry], now)
 
     def _hand_on(self, entry: str, build: _Build, now: float) -> None:
         """The builder is gone: the one that waits for longest builds; where nobody does, whoever asks next."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.daemon.uploads import TooMuch
 from npgxd.errors import ProtocolError
-from npgxd.wire.limits import ARTIFACT_PART_BYTES
+from npgxd.wire.limits import ARTIFACT_PART_BYTES, MAX_ARTIFACT_BYTES
 
 if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_OPEN_PER_SESSION: Final = 2
 MAX_OPEN_PER_UID: Final = 16
+MAX_OPEN_BYTES_PER_UID: Final = 2 * MAX_ARTIFACT_BYTES
+"""What one user's unfinished entries may take of the disk, as announced."""
 AGAIN: Final = "send the entry again from part 0"
 
 
@@ -42,7 +44,7 @@ class Publications:
         name = (session.id, publish.key)
         if publish.part == 0:
             self.drop(session, publish.key)  # begun again: what came before is not continued
-            self._check_room(session)
+            self._check_room(session, publish.size)
             self._open[name] = _Open(session.peer.uid, publish.digest, publish.size, self._store.stage())
         known = self._open.get(name)
         try:
@@ -69,11 +71,13 @@ class Publications:
             if owner == session.id:
                 self.drop(session, key)
 
-    def _check_room(self, session: Session) -> None:
+    def _check_room(self, session: Session, size: int) -> None:
         if sum(owner == session.id for owner, _ in self._open) >= MAX_OPEN_PER_SESSION:
             raise TooMuch(f"{MAX_OPEN_PER_SESSION} entries are being published by this process", hint="finish one first")
         if sum(known.uid == session.peer.uid for known in self._open.values()) >= MAX_OPEN_PER_UID:
             raise TooMuch(f"{MAX_OPEN_PER_UID} entries are being published by this user", hint="finish some of them first")
+        if size + sum(known.size for known in self._open.values() if known.uid == session.peer.uid) > MAX_OPEN_BYTES_PER_UID:
+            raise TooMuch("too many bytes are being published by this user", hint="finish some entries first")
 
     def _add(self, known: _Open, part: int, frames: tuple[bytes, ...]) -> bool:
         """Write a part down; whether it was the last."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from npgxd.daemon.builds import Builds
+from npgxd.daemon.builds import MAX_BUILDS, Builds
 from npgxd.wire.states import ArtifactState
 
 KEY = hashlib.sha256(b"key").hexdigest()
@@ -118,6 +118,15 @@ def test_processes_that_would_wait_for_each_other_build_instead(builds: Builds) 
     assert ask(builds, D, "1") is BUILDING
     builds.settle("3", HIT)
     assert ask(builds, C, "1") is BUILDING
+
+
+def test_a_process_that_begins_builds_without_end_gives_up_the_first(builds: Builds) -> None:
+    for number in range(MAX_BUILDS):
+        assert ask(builds, A, str(number)) is MISS
+    assert ask(builds, B, "0") is BUILDING
+    assert ask(builds, A, "one more") is MISS
+    assert ("b", MISS) in told(builds)
+    assert (len(builds), builds.is_builder("0", B)) == (MAX_BUILDS + 1, True)
 
 
 def test_a_verdict_is_told_to_all_who_wait(builds: Builds) -> None:

@@ -142,6 +142,17 @@ def test_one_process_publishes_few_entries_at_a_time(desk: Desk) -> None:
     assert do(desk, session, replace(HEAD, key=f"{0:064}", part=1), LAST).digest == DIGEST
 
 
+def test_one_user_takes_only_so_much_of_the_disk_for_what_is_not_complete(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npgxd.daemon.publications.MAX_OPEN_BYTES_PER_UID", 3 * len(DATA))
+    for number in range(3):
+        do(desk, desk.session(), replace(HEAD, key=f"{number:064}"), FIRST)
+    with pytest.raises(ProtocolError, match="too many bytes"):
+        do(desk, desk.session(), HEAD, FIRST)
+    other = desk.session(OTHER)
+    do(desk, other, HEAD, FIRST)
+    assert do(desk, other, replace(HEAD, part=1), LAST).digest == DIGEST
+
+
 def test_the_same_again_is_no_error_and_other_bytes_are_dropped_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     first, second = desk.session(), desk.session()
     assert publish(desk, first, b"first") == publish(desk, second, b"first")

@@ -39,9 +39,9 @@ def key(text: str) -> str:
 class Cacher:
     """A process that does what it is told with the cache."""
 
-    def __init__(self, node: Node, uid: int | None = None) -> None:
+    def __init__(self, node: Node, uid: int | None = None, *, wrapped: tuple[str, ...] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(CACHER), *([] if uid is None else [str(uid)])],
+            [*wrapped, sys.executable, str(CACHER), *([] if uid is None else [str(uid)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=node.environment(),
@@ -299,6 +299,21 @@ def test_fc58_another_user_never_gets_an_entry_and_cannot_touch_it(
     assert client.lookup(key("a")).data == b"mine"
     assert client.lookup(key("a")).publisher == 0
     assert all(path.stat().st_uid == 0 for path in (node.state / "artifacts").rglob("*"))
+
+
+def test_fc58_a_process_in_another_user_namespace_has_entries_of_its_own(
+    node: Node, client: Client, request: pytest.FixtureRequest
+) -> None:
+    able = subprocess.run(["unshare", "--user", "--map-current-user", "true"], capture_output=True, check=False)
+    if able.returncode:
+        pytest.skip("this machine allows no user namespaces")
+    assert client.publish(key("a"), b"the node's")
+    contained = Cacher(node, wrapped=("unshare", "--user", "--map-current-user"))
+    request.addfinalizer(contained.close)
+    assert contained.ask("lookup", key=key("a"))["state"] == "MISS"
+    assert contained.ask("publish", key=key("a"), data=b"the container's".hex())["ok"]
+    assert contained.ask("lookup", key=key("a"))["data"] == b"the container's".hex()
+    assert client.lookup(key("a")).data == b"the node's"
 
 
 @AS_ROOT
