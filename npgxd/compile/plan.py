@@ -5,9 +5,9 @@ Each job that waits for kernels has a queue.  Promise:
 - Turns: a queue with nothing running comes before one that has a batch, and of equals the one that has waited longest; background work
   comes after every rank.  So a small job starts at the next free slot, and a large one is never passed over by later ones for ever.
 - Slots: the processes of all batches together never exceed what is granted; a batch gets as many as it can use, and leaves their
-  part to other queues that could start now.
+  part to smaller queues that could start now.
 - Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
-  start-up a tenth.  A rest that costs less than a start-up is not left behind.
+  start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
 - Company: what two small jobs need goes into one run if that makes neither wait longer than the start-up that it saves.
 """
 
@@ -115,16 +115,22 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
     share = _share(first, behind, free, slots.runs)
     share = min(share, items[0].most) if items[0].most else share
     bound = terms.bound_s(others=bool(behind))
+    endless = [item for item in items if item.cost_s > bound]
+    if endless and slots.runs > 1:
+        # They keep the slots of their whole run: it has nothing else, and leaves half of all slots to what ends sooner.
+        share = share if len(endless) == len(items) else min(share, max(1, slots.total // 2))
+        items = endless
     batch, left = fill(items, share, bound)
-    if 0 < left <= terms.start_up_s * share:
-        batch = fill(items, share, bound + terms.start_up_s + left)[0]
+    if left:
+        longer, rest = fill(items, share, bound + terms.start_up_s)
+        batch = batch if rest else longer
     served = [first.name]
     for rival in behind:
         joined = _joined(batch, rival, share, free - share if slots.runs > 1 else 0, terms)
         if joined is not None:
             batch = joined
             served.append(rival.name)
-    room = free if len(served) == 1 + len(behind) else share  # nobody who could start now is left behind
+    room = free if 1 < len(served) == 1 + len(behind) else share  # all have joined: nobody is left who could use the rest
     processes = batch.useful(min(room, items[0].most or room))
     return Planned(batch, processes, tuple(served), first.background, batch.estimate_s(processes))
 
@@ -137,8 +143,8 @@ def _free(first: Queue, slots: Slots) -> int:
 
 
 def _share(first: Queue, behind: Sequence[Queue], free: int, runs: int) -> int:
-    """An equal part of the free slots, and what those behind it that may start now cannot use of theirs."""
-    able = behind[: runs - 1]
+    """All that is free, but for what smaller queues that may start now can use of an equal part: they are done with it soon."""
+    able = [one for one in behind if one.cost_s < first.cost_s][: runs - 1]
     fair = math.ceil(free / (1 + len(able)))
     wanted = sum(min(len(_outside(one, first)), fair) for one in able)
     return max(fair, free - wanted)

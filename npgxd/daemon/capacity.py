@@ -15,7 +15,7 @@ from npgxd.compile import Slots
 
 if TYPE_CHECKING:
     from npgxd.compile import Machine
-    from npgxd.daemon.config import CompileSection
+    from npgxd.config import CompileSection
 
 log = logging.getLogger(__name__)
 

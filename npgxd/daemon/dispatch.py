@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -31,8 +32,9 @@ from npgxd.daemon.capacity import RUNS, Busy, Capacity
 from npgxd.daemon.housekeeping import MB, Room
 from npgxd.daemon.job_history import JobHistory
 from npgxd.daemon.placing import reason_of
+from npgxd.daemon.publishing import Publishing
 from npgxd.daemon.tries import Try
-from npgxd.errors import NpgxError, StoreError
+from npgxd.errors import NpgxError
 from npgxd.oplib.shared_root_place import LibraryError
 from npgxd.wire.states import KeyOutcome, Reason
 
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from npgxd.daemon.flights import Company, Need
     from npgxd.daemon.housekeeping import Housekeeping
     from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.publishing import Result
     from npgxd.daemon.stores import Stores
-    from npgxd.store.manifest import KernelManifest
     from npgxd.toolchain.discovery import Toolchain
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class _Running:
     current: tuple[str, ...] = ()
     ending: bool = False
     """op_compiler has ended: its processes are free."""
+    result: Result | None = None
+    """What came out, as long as it is being published."""
     broken: bool = False
     """We failed at what it told."""
 
@@ -89,6 +93,8 @@ class Dispatcher:
         # Runs whose op_compiler has ended hold a worker a little longer, and no slot.
         self._pool = Pool(2 * (config.compile.workers or RUNS))
         self._running: dict[int, _Running] = {}
+        self._results = Publishing(stores, keyer, coordinator)
+        self._publishing: deque[_Running] = deque()
         self.history = JobHistory(stores.state.jobs)
         self.draining = False
         self._start_at = float("-inf")
@@ -100,13 +106,17 @@ class Dispatcher:
 
     @property
     def busy(self) -> int:
-        """Jobs that have not ended."""
-        return len(self._running)
+        """Jobs that have not ended, or whose kernels are being published."""
+        return len(self._running) + len(self._publishing)
 
     @property
     def running(self) -> set[str]:
         """Their ids."""
-        return {running.job.spec.job_id for running in self._running.values()}
+        return {running.job.spec.job_id for running in self._all}
+
+    @property
+    def _all(self) -> list[_Running]:
+        return [*self._running.values(), *self._publishing]
 
     def filenos(self) -> set[int]:
         """What to poll for reading."""
@@ -130,7 +140,7 @@ class Dispatcher:
                     "expected_s": round(running.estimate_s, 3),
                     "deadline_s": running.job.spec.deadline_s,
                 }
-                for running in self._running.values()
+                for running in self._all
             ],
         }
 
@@ -139,10 +149,14 @@ class Dispatcher:
     def tick(self, now: float) -> float:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
+        if self._publishing:
+            self._publish(now)
         while not self.draining and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
             if not self._next(now):
                 # What could not be started is tried again when its pause is over, whatever else happens.
                 self._seen, self._look_at = self._situation if self._start_at <= now else None, now + LOOK_S
+        if self._publishing:
+            return now
         following = self._pool.next_check()
         again = float("inf")
         if self._coordinator.flights.waiting and not self.draining:
@@ -264,7 +278,10 @@ class Dispatcher:
             running.broken = True
         if running.job.ended or running.broken:
             self._running.pop(fileno, None)
-            self._close(running, now)
+            if running.result is None or running.broken:
+                self._close(running, now)
+            else:
+                self._publishing.append(running)
 
     def _close(self, running: _Running, now: float) -> None:
         """The job is over: what it holds is given back, and no key of it is left without a word."""
@@ -292,7 +309,8 @@ class Dispatcher:
             elif isinstance(event, JobEnding):
                 running.ending = True
             elif isinstance(event, JobResult):
-                self._result(running, event, now)
+                name = toolchain_name(self._keyer.toolchain)
+                running.result = self._results.begin(running.job.spec.job_id, running.needs, event, name)
             else:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
                 self._failed(running, event.failed, now)
@@ -310,46 +328,28 @@ class Dispatcher:
             self._capacity.starved(self._busy().processes or spec.jobs, now)
         self._coordinator.failed(tries, now)
 
-    def _result(self, running: _Running, result: JobResult, now: float) -> None:
-        """Publish, kernel by kernel, what was made under a toolchain that is still the same; tell the rest as failed tries."""
-        failed = list(result.failed)
-        published: list[KernelManifest] = []
-        self._keyer.refresh(now)
-        moved = {key for key, need in running.needs.items() if not self._keyer.is_current(need)}
-        made = [kernel for kernel in result.kernels if kernel.key not in moved]
+    def _publish(self, now: float) -> None:
+        """A slice of the first result that waits to be published."""
+        running = self._publishing[0]
         try:
-            if result.package is not None and made:
-                self._stores.publish_package(result.package)
-            published = self._stores.publish_kernels(made)
-        except StoreError as error:
-            log.error("cannot publish: %s", error)
-            failed += [KeyFailed(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in made]
-        try:
-            self._stores.discard_staged(running.job.spec.job_id)
-            self._stores.learn(result, running.needs, toolchain_name(self._keyer.toolchain))
-            self._coordinator.flights.reprice()
-        except StoreError as error:
-            log.error("after job %s: %s", running.job.spec.job_id, error)
-        log.info(
-            "job %s: %d of %d kernels in %.1f s%s",
-            running.job.spec.job_id,
-            len(published),
-            len(running.needs),
-            result.wall_s,
-            "".join(f"; {note}" for note in result.notes[:3]),
-        )
-        self._coordinator.landed(published, now)
-        self._failed(running, [told for told in failed if told.key not in moved], now)
-        if moved:
-            log.warning("the toolchain changed while job %s ran: %d keys are asked for anew", running.job.spec.job_id, len(moved))
-            self._coordinator.moved(moved, now)
+            if running.result is None or self._results.slice(running.result, now):
+                self._publishing.popleft()
+                if running.result is not None:
+                    self._failed(running, self._results.end(running.result, now), now)
+                self._close(running, now)
+        except Exception:  # as above
+            log.exception("internal error in job %s", running.job.spec.job_id)
+            self._publishing.popleft()
+            self._close(running, now)
 
     def _prune(self) -> None:
-        kept = {running.job.spec.job_id for running in self._running.values()}
+        kept = self.running
         prune_jobs(self._stores.state.jobs, self._config.compile.keep_jobs, self._config.store.logs_mb * MB, running=kept)
 
     def stop(self) -> None:
-        """End everything that still runs; its rounds stay in the journal."""
+        """End everything that still runs; its rounds stay in the journal. What has been made is published first."""
+        while self._publishing:
+            self._publish(time.monotonic())
         for job, _events in self._pool.stop_all("the daemon stops"):
             job.close()
         self._running.clear()

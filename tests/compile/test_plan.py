@@ -65,11 +65,20 @@ def test_a_job_that_waits_comes_before_one_that_has_something_running_however_lo
     assert plan(Job("late", [1.0], since=9.0, uid=1), Job("early", [1.0], since=1.0)).queues[0] == "early"
 
 
-def test_of_free_slots_each_job_that_waits_has_a_part_and_what_a_small_one_cannot_use_goes_to_the_other() -> None:
-    large, rival = Job("a", [30.0] * 100), Job("b", [30.0] * 100, since=1.0, uid=1)
-    assert plan(large, rival).processes == 4
+def test_a_large_job_leaves_a_smaller_one_the_slots_that_it_can_use_and_a_small_one_takes_what_it_needs() -> None:
+    large, smaller = Job("a", [20.0] * 100), Job("b", [20.0] * 90, since=1.0, uid=1)
+    assert plan(large, smaller).processes == 4
     assert plan(large, Job("b", [1.0], since=1.0, uid=1)).processes == 7
-    assert plan(large, rival, runs=1).processes == 8, "where only one run may be started nobody else could use them"
+    assert plan(large, smaller, runs=1).processes == 8, "where only one run may be started nobody else could use them"
+    assert plan(Job("b", [1.0] * 6, since=0.0, uid=1), Job("a", [20.0] * 100, since=1.0)).processes == 6
+    assert plan(Job("b", [1.0] * 24, since=0.0, uid=1), Job("a", [20.0] * 100, since=1.0)).processes == 8
+
+
+def test_kernels_longer_than_a_batch_do_not_keep_slots_that_they_do_not_need() -> None:
+    job = Job("a", [90.0, 90.0, *[1.0] * 100])
+    planned = plan(job)
+    assert (planned.batch.keys, planned.processes) == (("a0", "a1"), 2)
+    assert len(plan(job, runs=1).batch.items) == 102, "where only one run may be started it takes all"
 
 
 def test_a_batch_that_others_wait_behind_is_short_and_one_that_nobody_does_is_worth_its_start_up() -> None:

@@ -1,0 +1,177 @@
+"""The scheduler through a real daemon, on the simulated compiler's cost model: a cold group, and a small job behind a large one.
+
+Costs are a tenth of what real kernels take (start-up 1 s, an op 0.2 to 0.5 s), and [compile] batch_s with them; the compiler only
+waits, so that eight processes fit on two processors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npgxd.client import Client
+from tools.cann_sim import Costs, records
+from tools.cann_sim.compiler.record import Record
+from tools.demo.node import SOC, Node
+
+if TYPE_CHECKING:
+    from tools.cann_sim.records import Record as Described
+    from tools.demo.children import Children
+
+REPOSITORY = Path(__file__).parents[2]
+COSTS = Costs(startup_s=1.0, per_op_s=0.2)
+SLOTS = 8
+BATCH_S = 3.0
+RANKS, KERNELS, OVERLAP = 8, 431, 0.7
+SMALL, LARGE = 20, 2000
+
+
+def group(directory: Path, children: Children) -> dict[str, str]:
+    """8 ranks of one job with 431 records each, 70 % of them the same in all; nothing is known, not even what kernels cost."""
+    lists = _overlapping()
+    union = {json.dumps(item, sort_keys=True): item for one in lists for item in one}
+    ideal = _ideal(list(union.values()))
+    with Node(directory, children, costs=COSTS) as node:
+        alone = _one_run(node, list(union.values()))
+        _configure(node)
+        node.start_daemon()
+        begun = time.time()
+        ends = _wait([_rank(node, f"rank{at}", one, **_environment("group", at, RANKS)) for at, one in enumerate(lists)])
+        wall = max(ends) - begun
+        runs = node.cann.runs()[1:]
+        compiled = [op.record for run in runs for op in run.ops]
+        waited = min(run.started for run in runs) - begun
+    return {
+        f"cold group, {RANKS} ranks x {KERNELS} records, {len(union)} different: wall": f"{wall:.2f} s in {len(runs)} runs of op_compiler",
+        "  until the first op_compiler run (start of 8 Pythons, records, the group)": f"{waited:.2f} s",
+        "  kernels, compiles of them": f"{len(set(compiled))}, {len(compiled)}",
+        f"  ideal (one start-up + cost / {SLOTS} slots)": f"{ideal:.2f} s",
+        "  one op_compiler run on the union, nothing verified or published": f"{alone:.2f} s",
+        "  wall / ideal, wall / one run": f"{wall / ideal:.3f}, {wall / alone:.3f}",
+        "  from the first run's start on: / ideal, / one run": f"{(wall - waited) / ideal:.3f}, {(wall - waited) / alone:.3f}",
+    }
+
+
+def small_behind_large(directory: Path, children: Children) -> dict[str, str]:
+    """A job of 20 kernels that comes while one of 2000 compiles, and the same 20 on a node without it."""
+    small = [records.elementwise("Gelu", (16, 8 * (at + 1))) for at in range(SMALL)]
+    with Node(directory / "busy", children, costs=COSTS) as node:
+        _configure(node)
+        node.start_daemon()
+        _wait(
+            [
+                _rank(
+                    node,
+                    "warm",
+                    [records.elementwise("Exp", (16, 8 * (at + 1))) for at in range(SMALL)],
+                    **_environment("w", 0, 1),
+                )
+            ]
+        )
+        large = _rank(node, "large", records.many(LARGE), **_environment("large", 0, 1))
+        while len(node.cann.runs()) < 2:  # noqa: PLR2004 -- the warm-up's, and the large job's first
+            time.sleep(0.05)
+        time.sleep(1.5)
+        begun = time.time()
+        beside = max(_wait([_rank(node, "small", small, **_environment("small", 0, 1))])) - begun
+        large[0].kill()
+        large[0].wait()
+        lengths = [run.seconds for run in node.cann.runs() if run.seconds]
+    with Node(directory / "idle", children, costs=COSTS) as node:
+        _configure(node)
+        node.start_daemon()
+        begun = time.time()
+        alone = max(_wait([_rank(node, "small", small, **_environment("small", 0, 1))])) - begun
+    return {
+        f"{SMALL} kernels, {LARGE} of another job ahead: until INSTALLED": f"{beside:.2f} s",
+        "  the same on an idle node": f"{alone:.2f} s",
+        "  the longest op_compiler run meanwhile": f"{max(lengths):.2f} s",
+    }
+
+
+def _overlapping() -> list[list[Described]]:
+    """The same records for every rank, and its own."""
+    shared = round(KERNELS * OVERLAP)
+    every = records.many(shared + RANKS * (KERNELS - shared))
+    random.Random(0).shuffle(every)  # noqa: S311 -- always the same order
+    own = KERNELS - shared
+    return [every[:shared] + every[shared + rank * own : shared + (rank + 1) * own] for rank in range(RANKS)]
+
+
+def _ideal(items: list[Described]) -> float:
+    return COSTS.ideal([Record.parse(json.dumps(item).encode()) for item in items], SLOTS)
+
+
+def _one_run(node: Node, items: list[Described]) -> float:
+    """Seconds that op_compiler takes for all of them at once, started by hand."""
+    with tempfile.TemporaryDirectory(dir=node.directory) as scratch:
+        records.write_records(Path(scratch, "records"), items)
+        Path(scratch, "work").mkdir()
+        command = [node.cann.op_compiler, "-p", Path(scratch, "records"), "-v", SOC, "-j", str(SLOTS), "-f", "true"]
+        begun = time.perf_counter()
+        subprocess.run(
+            [*map(str, command), "-o", str(Path(scratch, "out"))],
+            env=node.environment(),
+            cwd=Path(scratch, "work"),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return time.perf_counter() - begun
+
+
+def _configure(node: Node) -> None:
+    text = node.config.read_text(encoding="utf-8")
+    head, _, _ = text.partition("[compile]")
+    node.config.write_text(f"{head}[compile]\njobs = {SLOTS}\nbatch_s = {BATCH_S}\n", encoding="utf-8")
+
+
+def _environment(job: str, rank: int, ranks: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "TORCHELASTIC_RUN_ID": job,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }
+
+
+def _rank(node: Node, name: str, items: list[Described], **environment: str) -> tuple[subprocess.Popen[str], Path]:
+    """A process that submits these records; when they are installed it writes down the time."""
+    ask, told = node.directory / f"{name}.ask.json", node.directory / f"{name}.json"
+    ask.write_text(json.dumps([(f"{at}.json", json.dumps(item)) for at, item in enumerate(items)]))
+    command = [sys.executable, "-m", "tools.bench.schedule", str(ask), str(told)]
+    return subprocess.Popen(command, env={**node.environment(), **environment}, cwd=REPOSITORY, text=True), told
+
+
+def _wait(ranks: list[tuple[subprocess.Popen[str], Path]]) -> list[float]:
+    """When each had its kernels (seconds since the epoch)."""
+    for process, _ in ranks:
+        if process.wait():
+            raise SystemExit("a bench rank failed")
+    return [float(json.loads(told.read_text())) for _, told in ranks]
+
+
+def main(ask: Path, told: Path) -> None:
+    """One rank."""
+    items = [(name, text.encode()) for name, text in json.loads(ask.read_text())]
+    client = Client()
+    outcome = client.static_kernels(items, graph="0")
+    if str(outcome.state) != "INSTALLED":
+        raise SystemExit(f"not INSTALLED: {outcome}")
+    temporary = told.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(time.time()))
+    temporary.replace(told)
+    client.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
