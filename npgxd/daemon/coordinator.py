@@ -70,7 +70,7 @@ class Coordinator:
         self._attendance = Attendance(sessions, config.compile.background_s)
         self._outcomes = Outcomes(self.rounds, self.flights, stores, config.compile.remember_s)
         self._settling = Settling(keyer, self._ledger, self._assembly, self.placing)
-        self._postponed = Postponed(self._ledger)
+        self.postponed = Postponed(self._ledger)
         self._kept = Kept()
         self.changed: set[str] = set()
         """Rounds about which their followers are to be told something."""
@@ -82,7 +82,7 @@ class Coordinator:
         known = self.rounds.get(submit.round)
         if known is not None:
             return self.adopt(known, session, now)
-        self._postponed.submitted(submit.round, session.peer.uid)
+        self.postponed.submitted(submit.round, session.peer.uid)
         self._keyer.refresh(now)
         taken = self._ledger.round(self._ledger.entry(session, submit, raw), session.id, now)
         if not submit.recompile:
@@ -93,7 +93,7 @@ class Coordinator:
         if taken.open_keys:
             self._ledger.make_durable(taken)
         session.round = taken.id
-        self._postponed.forget(taken.id)
+        self.postponed.forget(taken.id)
         self._stores.count(rounds=1, records=len(raw))
         self._admit(taken, now)
         self._join_group(taken, session, now)
@@ -107,11 +107,11 @@ class Coordinator:
 
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:
         """Take up the rounds that an earlier life accepted and did not settle; their number. Without a toolchain they wait for one."""
-        self._postponed.add(entries)
+        self.postponed.add(entries)
         return self._take_up(now)
 
     def _take_up(self, now: float) -> int:
-        rounds = self._postponed.take_up(now)
+        rounds = self.postponed.take_up(now)
         for taken in rounds:
             taken.durable = True
             self._ledger.settle_if_known(taken)
@@ -167,7 +167,7 @@ class Coordinator:
 
     def tick(self, now: float) -> float:
         """Close the windows whose time has come, and see who still waits; when there is something to do next (``inf``: nothing)."""
-        if now >= self._postponed.due:
+        if now >= self.postponed.due:
             self._keyer.find_if_missing(now)
             self._take_up(now)
         for group in self._windows.due(now):
@@ -178,7 +178,7 @@ class Coordinator:
             self.flights.attend(left.waiter, left.open_keys, now)
         for left in changes.expired:
             self._finish(self._outcomes.expired(left, self._config.compile.background_s), now)
-        return min(self._postponed.due, self._windows.next_close(), self._attendance.next_check)
+        return min(self.postponed.due, self._windows.next_close(), self._attendance.next_check)
 
     def _close(self, group: Group, now: float) -> None:
         """The group is complete, or is not waited for any longer: its missing keys go to the workers, its known ones are settled."""

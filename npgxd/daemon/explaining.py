@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.rounds import Round
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
+    from npgxd.store.rounds import RoundEntry
     from npgxd.wire.credentials import PeerCredentials
 
 SCHEMA: Final = 1
@@ -59,6 +60,9 @@ class Explainer:
             return {"kind": "round", "asked": what, **self._round(rounds[0], now)}
         if keys:
             return {"kind": "kernel", "asked": what, **self._story.tell(keys[0], uid, now)}
+        for entry in self._coordinator.postponed.waiting() if kind in {"", "round"} else ():
+            if entry.round.startswith(name) and uid in {None, entry.uid}:
+                return {"kind": "round", "asked": what, **_postponed(entry)}
         raise Refused("NOTHING_FOUND", f"nothing is known under {what}", hint=_HINT)
 
     def frames(self, peer: PeerCredentials, what: str, now: float) -> list[bytes]:
@@ -165,6 +169,22 @@ class Explainer:
         if not told.open_keys:
             return "its kernels are there, and are being put in place"
         return "its kernels are being compiled" if told.state is RoundState.COMPILING else "its kernels wait for a worker"
+
+
+def _postponed(entry: RoundEntry) -> dict[str, Any]:
+    """A round that an earlier life of the daemon accepted."""
+    return {
+        "round": entry.round,
+        "job": entry.job,
+        "uid": entry.uid,
+        "pid": entry.pid,
+        "rank": entry.rank.get("rank"),
+        "graph": entry.graph,
+        "state": str(RoundState.WAITING),
+        "why": "it was accepted before the daemon was restarted, and waits for a CANN toolchain (npgxctl status)",
+        "records": len(entry.records),
+        "outcome": None,
+    }
 
 
 def _session(session: Session, now: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from npgxd.compile import JobFailed
@@ -30,6 +31,8 @@ class JobHistory:
         self._jobs_dir = jobs_dir
         self._jobs: OrderedDict[str, Summary] = OrderedDict()
         self._keys = 0
+        self._earlier: list[Summary] | None = None
+        """Of jobs of earlier lives; None: nobody has asked yet."""
 
     def begun(self, job: str, uid: int, keys: Iterable[str], at: float) -> None:
         """A worker was started for these keys. ``at``: seconds since the epoch."""
@@ -62,7 +65,10 @@ class JobHistory:
 
     def of_key(self, key: str, most: int = 5) -> list[Summary]:
         """The jobs that had this key, the newest first."""
-        found = [summary for summary in reversed(self._jobs.values()) if key in summary.keys][:most]
-        if len(found) < most:
-            found += [known for known in kept(self._jobs_dir) if known.job not in self._jobs and key in known.keys]
-        return found[:most]
+        found = (summary for summary in (*reversed(self._jobs.values()), *self._from_before()) if key in summary.keys)
+        return list(islice(found, most))
+
+    def _from_before(self) -> list[Summary]:
+        if self._earlier is None:
+            self._earlier = [known for known in islice(kept(self._jobs_dir), MAX_JOBS) if known.job not in self._jobs]
+        return [known for known in self._earlier if (self._jobs_dir / known.job).exists()]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npgxd.store.manifest import KernelManifest
 
 MAX_NAMED: Final = 50
-_COMPARED: Final = 200
+_COMPARED: Final = 50
 """Kernels of the same operator that are looked at for one that was made from the same record."""
 
 

@@ -34,6 +34,10 @@ class Postponed:
         """These are to be taken up."""
         self._entries += entries
 
+    def waiting(self) -> tuple[RoundEntry, ...]:
+        """What waits."""
+        return tuple(self._entries)
+
     def submitted(self, name: str, uid: int) -> None:
         """A rank submits a round under this name; Refused if an accepted one of another user has it."""
         if any(entry.round == name and entry.uid != uid for entry in self._entries):

@@ -116,6 +116,20 @@ def test_a_toolchain_that_changed_is_told_as_the_reason_of_a_miss(parts) -> None
     assert told["why"].startswith("the toolchain changed for this operator: a kernel of the same record was made")
 
 
+def test_an_accepted_round_that_waits_for_a_toolchain_is_explained_as_that(parts) -> None:
+    taken = parts.submit(parts.session(ME, local_world_size=2), 16)
+    entries = parts.stores.rounds.pending()
+    parts.coordinator.rounds.clear()
+    parts.cann.home.resolve().rename(parts.cann.home.resolve().with_name("away"))
+    parts.keyer.find()
+    parts.coordinator.resume(entries, 0.0)
+    told = parts.explainer.explain(taken.id[:8], ME.uid, 0.0)
+    assert (told["round"], told["outcome"], told["records"]) == (taken.id, None, 1)
+    assert "waits for a CANN toolchain" in told["why"]
+    with pytest.raises(Refused, match="nothing is known"):
+        parts.explainer.explain(taken.id[:8], OTHER.uid, 0.0)
+
+
 def test_names_that_mean_several_things_are_refused_with_what_they_may_mean(parts) -> None:
     for digit in "12":
         parts.submit(parts.session(local_world_size=2), 16, name=f"{'a' * 31}{digit}")
