@@ -147,3 +147,13 @@ def test_a_wrong_drop_in_is_named_itself(tmp_path: Path) -> None:
     (tmp_path / "npgxd.toml").write_text("")
     with pytest.raises(ConfigError, match=r"site\.toml: unknown key 'attempt'"):
         load(tmp_path / "npgxd.toml", user=False, environ={})
+
+
+def test_numbers_are_listed_in_the_file_or_with_colons_in_a_variable(tmp_path: Path) -> None:
+    config = read(tmp_path, '[cache]\ntrusted_uids = [0, 1001]\nscope = "user"')
+    assert (config.cache.trusted_uids, config.cache.scope) == ((0, 1001), "user")
+    environ = {"HOME": str(tmp_path), "NPGXD_CACHE_TRUSTED_UIDS": "7:8"}
+    assert load(tmp_path / "npgxd.toml", user=False, environ=environ).cache.trusted_uids == (7, 8)
+    for wrong in ('["root"]', "[-1]", "[true]", "[1.5]", "5"):
+        with pytest.raises(ConfigError, match="list of numbers"):
+            read(tmp_path, f"[cache]\ntrusted_uids = {wrong}")
