@@ -24,7 +24,7 @@ from tools.cann_sim import records
 if TYPE_CHECKING:
     from npgxd.daemon.rounds import Round
 
-EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "10"))
 SOME = st.lists(st.sampled_from(SIZES), min_size=1, max_size=3, unique=True)
 WHICH = st.integers(0, 99)
 """One of those that are there: what there is depends on more than what hypothesis has chosen."""
