@@ -280,6 +280,50 @@ def test_fc71_silence_is_given_up(hasty, fake, kind):
     assert "said nothing" in outcome.detail
 
 
+ENDLESS = PATIENT._replace(handshake_s=10_000, silence_s=10_000, reconnect_s=10_000)
+"""With this the product's own limits never pass in a test: what ends, ends by the caller's deadline."""
+
+
+@pytest.mark.parametrize("kind", [m.Hello, m.Submit, m.Follow, m.Lease, m.Leased, m.Report], ids=lambda kind: kind.op)
+def test_fc71_a_deadline_holds_over_all_that_is_asked_of_a_silent_daemon(environ, fake, kind):
+    daemon = fake(script=lambda message: SILENT if isinstance(message, kind) else None)
+    if kind is m.Follow:
+        daemon.settle.clear()
+    client = Client(environ, patience=ENDLESS)
+    outcome = client.static_kernels(RECORDS, graph="model", deadline_s=0.2)
+    assert outcome.installed if kind in {m.Leased, m.Report} else outcome.reason is Reason.DEADLINE
+    client.close()
+
+
+def test_fc71_a_deadline_holds_over_the_connection_to_a_stopped_daemon(environ, fake_process):
+    stop(fake_process().pid)
+    client = Client(environ, patience=ENDLESS)
+    assert client.static_kernels(RECORDS, graph="model", deadline_s=0.2).reason is Reason.DEADLINE
+    client.close()
+
+
+def test_a_deadline_holds_while_another_thread_waits_for_the_daemon(environ, fake):
+    fake(script=lambda message: SILENT if isinstance(message, m.Report) else None)
+    client = Client(environ, patience=ENDLESS._replace(silence_s=3))
+    client.welcome()
+    thread, _ = in_thread(lambda: client.recording("slow"))
+    wait_for(client._session._turns._inside.locked, "the other thread has its turn")
+    assert client.static_kernels(RECORDS, graph="model", deadline_s=0.1).reason is Reason.DEADLINE
+    thread.join(60)
+    client.close()
+
+
+def test_time_that_ran_out_is_no_silence_of_the_daemons(environ, fake):
+    """The next one, with more time, is served at once: nothing rests, and nobody is given up."""
+    slow = [True]
+    fake(script=lambda message: SILENT if isinstance(message, m.Hello) and slow[0] else None)
+    client = Client(environ, patience=PATIENT)
+    assert client.static_kernels(RECORDS, graph="model", deadline_s=0.1).reason is Reason.DEADLINE
+    slow[0] = False
+    assert client.static_kernels(RECORDS, graph="model").installed
+    client.close()
+
+
 def test_a_daemon_that_always_dies_is_given_up_after_so_many(short, store, environ):
     """Each daemon takes the round, tells of progress and goes: there is progress each time, and still an end."""
     socket = short / "npgxd.sock"
