@@ -7,6 +7,7 @@ function itself still runs, compiled as usual.
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 from enum import StrEnum
 from types import FunctionType
@@ -17,7 +18,7 @@ import torch
 from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import CodeType
 
     from torch.fx import GraphModule, Node
@@ -114,12 +115,39 @@ def _changes_constant(capture: Capture) -> None:
 
 
 def _written_attributes(code: CodeType) -> frozenset[str]:
-    """Names of the attributes that Dynamo's bytecode sets after the graph: by an instruction, or by ``object.__setattr__``."""
-    instructions = list(dis.get_instructions(code))
-    written = {str(step.argval) for step in instructions if step.opname in {"STORE_ATTR", "STORE_GLOBAL"}}
-    if any("setattr" in str(name) for name in code.co_names):
-        written |= {str(step.argval) for step in instructions if step.opname == "LOAD_CONST" and isinstance(step.argval, str)}
+    """Names of the attributes that Dynamo's bytecode sets on what was there before the call.
+
+    It sets them by an instruction, or through ``object.__setattr__`` with the name as a constant after the object.
+    """
+    steps = list(dis.get_instructions(code))
+    calls = any("setattr" in str(name) for name in code.co_names)
+    created = _created(steps)
+    written = set()
+    for before, step in itertools.pairwise(steps):
+        names = step.opname in {"STORE_ATTR", "STORE_GLOBAL"} or (calls and step.opname == "LOAD_CONST")
+        on_new = before.opname == "LOAD_FAST" and before.argval in created and step.opname != "STORE_GLOBAL"
+        if names and isinstance(step.argval, str) and not on_new:
+            written.add(step.argval)
     return frozenset(written)
+
+
+_MAKERS: Final = frozenset({"__new__", "object_new"})
+_CALL_LENGTH: Final = 8
+
+
+def _created(steps: Sequence[dis.Instruction]) -> frozenset[str]:
+    """The local variables in which the bytecode keeps objects that it makes itself."""
+    made = set()
+    for place, step in enumerate(steps):
+        near = steps[max(0, place - _CALL_LENGTH) : place]
+        if (
+            step.opname == "STORE_FAST"
+            and near
+            and near[-1].opname.startswith("CALL")
+            and any(one.argval in _MAKERS for one in near)
+        ):
+            made.add(str(step.argval))
+    return frozenset(made)
 
 
 def _short(source: str) -> str:

@@ -51,6 +51,7 @@ _PHRASES: Final = {
     "keys": "[*{value}] != {known}",
     "has": "hasattr({value}, {name}) is not {was}",
     "absent": "{data} in {value}.__dict__",
+    "own": "{value}.__dict__.keys() != {known}",
     "contains": "{lacks}({number}, {value})",
     "empty": "{value}",
     "some": "{value} is None",
@@ -356,6 +357,8 @@ def _of_fact(own: str, number: int, fact: Fact, values: Sequence[Any]) -> Iterat
                 yield f"c{number}", value.__code__
         case "keys":
             yield f"k{own}{number}", list(value)
+        case "own":
+            yield f"k{own}{number}", frozenset(value.__dict__)
         case "tensor":
             yield f"k{own}{number}", type(value)
             yield f"d{number}", value.dtype

@@ -187,7 +187,7 @@ def _class_body(kind: type, names: frozenset[str]) -> list[Any]:
     for name, value in sorted(vars(kind).items()):
         special = name.startswith("__") and name.endswith("__") and name not in _MAKING
         found = described(value) if special or name in names else None
-        if found is not None or name in names:
+        if found is not None or (name in names and not name.startswith("__")):
             body.append([name, found])
     return body
 
@@ -198,6 +198,11 @@ def class_codes(kind: type, names: frozenset[str]) -> Iterator[CodeType]:
         for name, value in vars(base).items():
             if name in names or (name.startswith("__") and name.endswith("__") and name not in _MAKING):
                 yield from codes_behind(value)
+
+
+def own_names(value: Any, names: frozenset[str]) -> list[str]:
+    """Which of ``names`` an object has in its own dictionary, where they hide those of its class."""
+    return sorted(names & value.__dict__.keys())
 
 
 def class_name(kind: type) -> str:

@@ -24,6 +24,7 @@ KINDS: Final = frozenset(
         "keys",  # the keys of a dictionary, in order
         "has",  # [attribute, whether it is there]
         "absent",  # no such name in the instance's own dictionary
+        "own",  # which of ``Facts.names`` are in the instance's own dictionary
         "contains",  # [key, whether it is there]
         "empty",
         "some",  # not None

@@ -6,13 +6,14 @@ in every process.
 
 from __future__ import annotations
 
+import sys
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from npugraph_ex.inference.cacheable import NotCacheable, Why
-from npugraph_ex.inference.codes import class_described, class_name, code_digest
+from npugraph_ex.inference.codes import class_described, class_name, code_digest, own_names
 from npugraph_ex.inference.facts import ClassFact, Fact, Facts
 from npugraph_ex.inference.facts_code import (
     compares_identity,
@@ -51,6 +52,7 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
     names = names_used(capture.traced)
     writer = _Writer(capture, paths, values, own, names)
     drafted += _code_drafts(capture, drafted, writer, paths)
+    drafted += _own_drafts(drafted, values)
     drafted += shadow_drafts(capture.traced, _scopes(capture, paths, values))
     writer.values = values = _values(capture, paths, own)
     sizes = _Sizes(ranges, numbered, offsets=_names_offsets(capture))
@@ -71,6 +73,16 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
         versions=versions_now(devices),
         made_from=made_from,
     )
+
+
+def _own_drafts(drafted: Sequence[Draft], values: Sequence[Any]) -> list[Draft]:
+    """What an object of a user's class has of its own hides what its class has: Dynamo looks at that for modules alone."""
+    typed = dict.fromkeys(draft.node for draft in drafted if draft.kind == "type")
+    return [Draft("own", node) for node in typed if _is_users(type(values[node])) and hasattr(values[node], "__dict__")]
+
+
+def _is_users(kind: type) -> bool:
+    return not is_versioned(getattr(sys.modules.get(kind.__module__), "__file__", "") or "")
 
 
 def _settings(capture: Capture, devices: Sequence[str], names: frozenset[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -157,6 +169,8 @@ class _Writer:
                 return sizes.loosen(draft.node, tensor_fact(value)).plain()
             case "len" | "keys":
                 return len(value) if draft.kind == "len" else [encode(key) for key in value]
+            case "own":
+                return own_names(value, self.names)
             case "has":
                 return [draft.detail, hasattr(value, draft.detail)]
             case "contains":

@@ -47,6 +47,8 @@ _VALUES: Final = frozenset(
         "CLOSURE_MATCH",
     ]
 )
+_MODE_AT: Final = "___get_torch_function_mode_stack_at"
+"""A default device is seen as a mode: a setting."""
 _HOOKS: Final = ("_hooks", "_pre_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
 
@@ -61,7 +63,7 @@ class Draft:
 
 def drafts(capture: Capture, paths: Paths) -> list[Draft]:
     """Every guard as one or two drafts, in an order that does not depend on the process. NotCacheable for what cannot be kept."""
-    inner = tuple(f"G[{alias!r}]" for alias, module in capture.aliases.items() if _is_inner(module))
+    inner = (_MODE_AT, *(f"G[{alias!r}]" for alias, module in capture.aliases.items() if _is_inner(module)))
     wanted = sorted(
         (guard for guard in capture.guards if guard.kind not in _SETTINGS and not guard.source.startswith(inner)), key=_order
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from npugraph_ex.inference.codes import class_described, class_name, code_digest
+from npugraph_ex.inference.codes import class_described, class_name, code_digest, own_names
 from npugraph_ex.inference.facts_paths import MISSING, Roots, follow, spoken
 from npugraph_ex.inference.facts_settings import settings_now, versions_now
 from npugraph_ex.inference.facts_shapes import NoRange, holds
@@ -103,16 +103,24 @@ class Misfits:
         value = self.values[fact.node]
         if value is MISSING:
             return f"{self._spoken(fact.node)} is gone"
-        if fact.kind == "type":
-            return self._type_misfit(fact, type(value), known, checks)
-        if fact.kind == "same":
-            return "" if value is self.values[fact.data] else self._end(fact, f"is no longer {self._spoken(fact.data)}")
-        if fact.kind == "value" and isinstance(value, type):
-            number = self._class_number(class_name(value))
-            if number is not None and (reason := self._class_misfit(number, value, checks)):
-                return self._end(fact, reason)
-        reason = _SIMPLE[fact.kind](fact.data, value)
+        reason = self._of_value(fact, value, known, checks)
         return self._end(fact, reason) if reason else ""
+
+    def _of_value(self, fact: Fact, value: Any, known: dict[int, type], checks: dict[type, bool]) -> str:
+        match fact.kind:
+            case "type":
+                return self._type(fact.data, type(value), known, checks)
+            case "same":
+                return "" if value is self.values[fact.data] else f"is no longer {self._spoken(fact.data)}"
+            case "own":
+                return self._own(fact.data, value)
+            case "value" if isinstance(value, type) and (number := self._class_number(class_name(value))) is not None:
+                return _value(fact.data, value) or self._class(number, value, checks)
+        return _SIMPLE[fact.kind](fact.data, value)
+
+    def _own(self, was: Sequence[str], value: Any) -> str:
+        changed = sorted(set(was) ^ set(own_names(value, self._names)))
+        return f"{'no longer has' if changed[0] in was else 'now has'} its own {changed[0]}" if changed else ""
 
     def _end(self, fact: Fact, reason: str) -> str:
         return f"{self._spoken(fact.node)} {reason}" if fact.node >= 0 else reason
@@ -123,16 +131,15 @@ class Misfits:
     def _class_number(self, name: str) -> int | None:
         return next((number for number, item in enumerate(self._facts.classes) if item.name == name), None)
 
-    def _type_misfit(self, fact: Fact, kind: type, known: dict[int, type], checks: dict[type, bool]) -> str:
-        expected: ClassFact = self._facts.classes[fact.data]
+    def _type(self, number: int, kind: type, known: dict[int, type], checks: dict[type, bool]) -> str:
+        expected: ClassFact = self._facts.classes[number]
         if class_name(kind) != expected.name:
-            return self._end(fact, f"was a {expected.name}, is a {class_name(kind)}")
-        if known.setdefault(fact.data, kind) is not kind:
-            return self._end(fact, f"is of another class {expected.name}")
-        reason = self._class_misfit(fact.data, kind, checks)
-        return self._end(fact, reason) if reason else ""
+            return f"was a {expected.name}, is a {class_name(kind)}"
+        if known.setdefault(number, kind) is not kind:
+            return f"is of another class {expected.name}"
+        return self._class(number, kind, checks)
 
-    def _class_misfit(self, number: int, kind: type, checks: dict[type, bool]) -> str:
+    def _class(self, number: int, kind: type, checks: dict[type, bool]) -> str:
         expected = self._facts.classes[number]
         if checks.get(kind):
             return ""

@@ -1,5 +1,7 @@
 """What cannot be kept is refused with its reason; what only looks as if it could not is kept."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own habit
@@ -14,6 +16,12 @@ COUNT = 0
 
 class Sentinel:
     pass
+
+
+@dataclasses.dataclass
+class Pair:
+    left: torch.Tensor
+    right: int
 
 
 class Models(nn.Module):
@@ -82,6 +90,9 @@ class Models(nn.Module):
         self.last = x * 2
         return x
 
+    def makes_another(self, x):
+        return dataclasses.replace(Pair(x, 2), left=x * Pair(x, 3).right)
+
     def is_a_norm(self, x):
         return torch.norm(x, p=3) + torch.cdist(x, x, p=1.0).sum()
 
@@ -115,7 +126,7 @@ def test_a_generator_of_this_process_is_refused():
         made(Models(), "with_generator", X)
 
 
-@pytest.mark.parametrize("name", ["attends", "drops_nothing", "counts_in_a_buffer", "writes_only", "is_a_norm"])
+@pytest.mark.parametrize("name", ["attends", "drops_nothing", "counts_in_a_buffer", "writes_only", "makes_another", "is_a_norm"])
 def test_what_draws_nothing_and_what_state_a_tensor_holds_is_kept(name):
     assert made(Models(), name, X).whole(X) == ""
 

@@ -371,6 +371,36 @@ class Asking(nn.Module):
         return x * self.KIND
 
 
+class Config:
+    width = 2
+
+    def __getattr__(self, name):
+        if name == "depth":
+            return 3
+        raise AttributeError(name)
+
+
+class Configured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+
+    def run(self, x):
+        return x * self.config.width + self.config.depth
+
+
+@pytest.mark.parametrize("name", ["width", "depth"])
+def test_an_attribute_of_an_objects_own_that_hides_its_classs_is_a_misfit(name):
+    entry = made(Configured(), "run", torch.ones(3))
+    check = entry.check()
+    assert both(entry, check, torch.ones(3)) == ""
+    setattr(entry.instance.config, name, 7)
+    assert f"self.config now has its own {name}" in both(entry, check, torch.ones(3))
+    delattr(entry.instance.config, name)
+    entry.instance.config.unread = 1
+    assert both(entry, check, torch.ones(3)) == ""
+
+
 class Base:
     KIND = "ab"
 
