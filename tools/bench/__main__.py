@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tools.bench import cache, cold_clients, files, library, lookups, schedule, simulated_schedule, soak
+from tools.bench import cache, cold_clients, files, fuzz, library, lookups, schedule, simulated_schedule, soak
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -162,6 +162,7 @@ BENCHES: dict[str, Bench] = {
     "turns": schedule.small_behind_large,
     "plans": simulated_schedule.plans,
     "soak": soak.soak,
+    "fuzz": fuzz.fuzz,
     "publish": files.publish,
     "fingerprint": files.fingerprint,
     "cache": cache.cache,
