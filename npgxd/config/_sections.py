@@ -113,6 +113,7 @@ class LimitsSection:
     queue: int = _key(
         200_000, "kernels under way for all users; when it is full, each has an equal part", low=1, high=100_000_000
     )
+    connections: int = _key(1024, "connected processes of one user", low=1, high=4096)
     pins: int = _key(1000, "pins of the administrators", low=0, high=1_000_000)
     churn_shapes: int = _key(
         256, "rounds of one process in which one operator call may get new shapes; 0: any", low=0, high=1_000_000

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 4096
-MAX_SESSIONS_PER_UID = 1024
 MAX_LEASES = 1024
 """Leases of one session; a hello can name as many."""
 GATHERED_FRAMES = 8
@@ -125,12 +124,7 @@ class Handlers:
             self.end(earlier, now)
         if len(self._sessions) >= MAX_SESSIONS:
             raise Refused("LIMIT", f"{MAX_SESSIONS} processes are connected", hint="npgxctl status lists them")
-        if self._sessions.of_user(peer.uid) >= MAX_SESSIONS_PER_UID:
-            raise Refused(
-                "LIMIT",
-                f"user {peer.uid} has {MAX_SESSIONS_PER_UID} connections",
-                hint="npgxctl status lists them; end some of them",
-            )
+        self._coordinator.quotas.check_connection(peer.uid, self._sessions.of_user(peer.uid))
         self._keyer.refresh(now)  # the rank has looked at its own files just now
         self._keyer.find_if_missing(now)
         session = self._sessions.open(identity, peer, hello, now)
@@ -230,8 +224,8 @@ class Handlers:
 
     def _switch(self, session: Session, said: Switch, _frames: tuple[bytes, ...], now: float) -> Reply:
         uid, job = session.peer.uid, session.job
-        rounds = self._coordinator.rounds.values()
-        compiling = sum(r.result is None and r.graph == said.graph and r.job == job and r.uid == uid for r in rounds)
+        rounds = (r for r in self._coordinator.rounds.values() if r.result is None and r.graph == said.graph)
+        compiling = sum(r.job == job and r.uid == uid and self._sessions.is_open(r.session) for r in rounds)
         others = Others(compiling=compiling, expected=self._coordinator.expected(job)[0])
         return self._agreements.hear(said, uid=uid, job=job, session=session.id, others=others, now=now), []
 

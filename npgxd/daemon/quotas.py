@@ -94,6 +94,15 @@ class Quotas:
         if not account.rounds:
             del self._accounts[charge.uid]
 
+    def check_connection(self, uid: int, connections: int) -> None:
+        """Refused (``LIMIT``) if a user may not have one more connection than ``connections``."""
+        if connections + 1 > self._limits.connections:
+            raise Refused(
+                "LIMIT",
+                f"user {uid} has {connections} connections; at most {self._limits.connections} are allowed ([limits] connections)",
+                hint="npgxctl status lists them; end some of them, or let an administrator raise the limit",
+            )
+
     def check_pin(self, pins: int) -> None:
         """Refused (``LIMIT``) if there may not be one more pin than ``pins``."""
         if pins + 1 > self._limits.pins:

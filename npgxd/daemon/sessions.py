@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,7 @@ class Sessions:
         self._by_pidfd: dict[int, Session] = {}
         self._by_connection: dict[int, Session] = {}
         self._open: set[str] = set()
+        self._users: Counter[int] = Counter()
 
     def __iter__(self) -> Iterator[Session]:  # over a copy: the body may end sessions
         return iter(list(self._by_identity.values()))
@@ -122,7 +124,7 @@ class Sessions:
 
     def of_user(self, uid: int) -> int:
         """How many live sessions a user has."""
-        return sum(session.peer.uid == uid for session in self._by_identity.values())
+        return self._users[uid]
 
     def of_job(self, job: str) -> list[Session]:
         """The live sessions of one job."""
@@ -147,6 +149,7 @@ class Sessions:
                 session.started = psutil.Process(peer.pid).create_time()
         self._by_identity[identity] = session
         self._open.add(session.id)
+        self._users[peer.uid] += 1
         return session
 
     def on_connection(self, session: Session, connection: int) -> None:
@@ -157,7 +160,9 @@ class Sessions:
     def end(self, session: Session) -> None:
         """Forget a session and close its pidfd."""
         self._by_identity.pop(session.identity, None)
-        self._open.discard(session.id)
+        if session.id in self._open:
+            self._open.discard(session.id)
+            self._users -= Counter((session.peer.uid,))
         if self._by_connection.get(session.connection) is session:
             del self._by_connection[session.connection]
         if session.pidfd >= 0:

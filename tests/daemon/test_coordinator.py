@@ -9,8 +9,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from npgxd.daemon import handlers as handler_limits
+from npgxd.config import LimitsSection
 from npgxd.daemon import kept
+from npgxd.daemon.quotas import Quotas
 from npgxd.daemon.refusals import Refused
 from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.credentials import PeerCredentials
@@ -59,8 +60,8 @@ def test_two_rounds_whose_ids_begin_alike_are_in_different_groups(parts) -> None
     assert [record.name for record in parts.coordinator.gathered(one)] == ["16.json"]
 
 
-def test_a_users_connections_are_bounded_and_another_user_may_still_connect(parts, monkeypatch) -> None:
-    monkeypatch.setattr(handler_limits, "MAX_SESSIONS_PER_UID", 3)
+def test_a_users_connections_are_bounded_and_another_user_may_still_connect(parts) -> None:
+    parts.coordinator.quotas = Quotas(LimitsSection(connections=3))
     hello = Hello(versions=(1,))
     for number in range(3):
         parts.handlers.handle(bytes([number]), OTHER, hello, (), 0.0)
@@ -68,6 +69,8 @@ def test_a_users_connections_are_bounded_and_another_user_may_still_connect(part
         parts.handlers.handle(b"more", OTHER, hello, (), 0.0)
     parts.handlers.handle(b"again", replace(OTHER, uid=OTHER.uid + 1), hello, (), 0.0)
     parts.handlers.handle(b"\0", OTHER, hello, (), 0.0)  # a hello on a connection that has one replaces it
+    parts.sessions.end(parts.sessions.by_identity(b"\1"))
+    parts.handlers.handle(b"more", OTHER, hello, (), 0.0)
 
 
 # ---- whose round it is -----------------------------------------------------------------------------------------------
@@ -137,14 +140,14 @@ def test_a_round_of_an_unknown_vocabulary_stops_no_start(parts) -> None:
 def test_a_job_whose_result_cannot_be_taken_is_over_and_its_keys_are_tried_again(parts, monkeypatch, caplog) -> None:
     taken = parts.submit(parts.session(), 16)
     parts.dispatcher.tick(0.0)
-    fileno = next(iter(parts.dispatcher.filenos()))
+    (job,) = parts.dispatcher.describe(0.0)["jobs"]
 
     def fail(*_args: object) -> None:
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(parts.stores, "publish_kernels", fail)
     parts.drive(lambda: "a fault of ours" in caplog.text)
-    assert fileno not in parts.dispatcher.filenos()
+    assert job["job"] not in {running["job"] for running in parts.dispatcher.describe(0.0)["jobs"]}
     monkeypatch.undo()
     parts.drive(lambda: taken.result is not None)
     assert (taken.result.state, taken.result.reason) == (ClientState.INSTALLED, Reason.COMPILED)

@@ -31,7 +31,7 @@ COSTS = Costs(startup_s=0.5, per_op_s=0.2)
 LIMITS = "[store]\nmax_gb = 0.02\ngc_interval_s = 20\nrecent_s = 5\n"
 """So that the store is at its limit all the time, and memory shows what leaks and not what is kept."""
 SAMPLE_S = 5.0
-LIFE_S = (20.0, 90.0)
+LIFE_S = (60.0, 240.0)
 SETTLE_S = 90.0
 WARM = 1 / 3
 """The first part of the time, in which memos and histories fill, is not part of the slope."""

@@ -32,8 +32,8 @@ KNOWN = 20
 REFUSED = "Sub"
 ARTIFACT = "a" * 64
 ARTIFACT_BYTES = 16 * 1024
-NEW_EACH_S = 6.0
-PAUSE_S = 0.4
+NEW_EACH_S = 15.0
+PAUSE_S = 1.0
 STATUS_OF = 0.1
 """The part of the turns in which the status is asked for, too."""
 
