@@ -38,7 +38,7 @@ def npgxctl(node: Node, *words: str, program: tuple[str, ...] = ("-m", "npgxd.cl
     )
 
 
-def test_a_failure_is_explained_from_its_round_to_its_log_and_retried(node: Node) -> None:
+def test_fc12_a_failure_is_explained_from_its_round_to_its_log_and_retried(node: Node) -> None:
     add = named(records.elementwise("Add", [16, 8], "float16"))
     node.cann.order("Add", "fail")
     rank = node.rank([*matmuls(16), *add])
