@@ -19,6 +19,7 @@ from npugraph_ex.engines import devices_of, engine_on
 from npugraph_ex.graph import SymbolicSizes
 from npugraph_ex.inference import bytecode, calls_source, tensors
 from npugraph_ex.inference.container import EntryDamaged, pack, unpack
+from npugraph_ex.inference.devices import make_relative
 from npugraph_ex.inference.source import GraphText, StoredGraph, compiled, written
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
     rewrite(graph, [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")], options)
     devices = tuple(sorted(set(devices_of(graph))))
     sizes = SymbolicSizes.of_graph(graph)
+    make_relative(graph)
     text = written(graph)
     code = bytecode.normalised(capture)
     described, data = tensors.stored(text.tensors)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from npugraph_ex.inference.container import EntryDamaged
+from npugraph_ex.inference.devices import relative
 
 _BY_TEXT = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -19,7 +20,7 @@ _BY_TEXT = (torch.dtype, torch.layout, torch.memory_format)
 def name_of(value: Any) -> str:
     """``module:path`` of a class, a function or a class's method, or of what torch calls by name; "" if there is none."""
     if isinstance(value, torch.device):
-        return f"device:{value}"
+        return f"device:{relative(value)}"
     if isinstance(value, _BY_TEXT):
         return str(value).replace(".", ":", 1)
     owner = getattr(value, "__self__", None)
