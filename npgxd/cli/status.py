@@ -228,7 +228,8 @@ def _failures(failures: list[Node], now: float) -> list[Line]:
 
 
 def _churn(call: Node) -> Line:
-    text = f"{call.text('what')} changed in {call.count('rounds')} rounds of job {call.text('job')}, {call.text('process')}: "
+    graph = f"graph {call.text('graph')}" if call.text("graph", "") else "all graphs"
+    text = f"{call.text('what')} changed in {call.count('rounds')} rounds of {graph}, job {call.text('job')}, {call.text('process')}: "
     text += f"{counted(call.count('not_compiled'), 'kernel was', 'kernels were')} not compiled for it; {call.text('remedy')}, "
     text += f"or raise {call.text('option')}; npgxctl retry --op {call.text('op_type')} counts anew"
     return Line("churn", text, Tone.BAD, mark=call.text("op_type"))

@@ -116,7 +116,7 @@ class LimitsSection:
     connections: int = _key(1024, "connected processes of one user", low=1, high=4096)
     pins: int = _key(1000, "pins of the administrators", low=0, high=1_000_000)
     churn_shapes: int = _key(
-        256, "rounds of one process in which one operator call may get new shapes; 0: any", low=0, high=1_000_000
+        256, "rounds of one graph in which one operator call may get new shapes; 0: any", low=0, high=1_000_000
     )
     churn_const_data: int = _key(64, "the same for const_data, where the shapes are equal; 0: any", low=0, high=1_000_000)
 

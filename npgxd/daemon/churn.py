@@ -3,8 +3,9 @@
 A kernel for a value that never comes again is lost work for the process that waits for it, and for everybody behind it.  Pure state, no
 I/O.  What tells churn from breadth is how new kernels come, not how many: a start-up asks for hundreds of kernels of one operator in one
 round, and for some more in a few dozen later ones (one for each batch size that is captured); where a value changes all the time, round
-after round of *one process* brings a new kernel for the *same operator call*, that is for a record in which nothing else differs.  So
-rounds are counted, for each process and each such call.
+after round brings a new kernel for the *same operator call*, that is for a record in which nothing else differs.  So rounds are counted:
+for each such call of one graph of one process, and, since some callers name every round's graph anew, of all its graphs together,
+which may have several times as many.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session
     from npgxd.toolchain.record import Record
 
-MAX_CALLS: Final = 4096
+MAX_CALLS: Final = 8192
 """Operator calls of one user that are watched; those that were not seen for longest are forgotten first."""
+ALL_GRAPHS: Final = 4
+"""All graphs of one process together may have so many times as many rounds as one graph."""
 MAX_VALUES: Final = 1024
 """Values of one call that are remembered."""
 _SHOWN: Final = 50
@@ -50,24 +53,26 @@ _REMEDY: Final[Mapping[Changing, str]] = {
 }
 
 
-class Process(NamedTuple):
-    """Whose rounds are counted together: one process, by its user, job and own name in it."""
+class Graph(NamedTuple):
+    """Whose rounds are counted together: those of one graph in one process, whatever its sizes; without a name, of all its graphs."""
 
     uid: int
     job: str
+    process: str
     name: str
 
 
-def process_of(session: Session) -> Process:
-    """The process behind a session; it keeps its name over connections, and its own pid where the kernel cannot tell it here."""
-    return Process(session.peer.uid, session.job, f"rank {session.rank.rank}, pid {session.peer.pid or session.hello.pid}")
+def graph_of(session: Session, label: str) -> Graph:
+    """The graph that a session's process submits for; a label may end with the sizes of a call, as in ``decode[8]``."""
+    pid = session.peer.pid or session.hello.pid  # its own word where the kernel has none here
+    return Graph(session.peer.uid, session.job, f"rank {session.rank.rank}, pid {pid}", label.partition("[")[0])
 
 
 @dataclass(slots=True)
 class _Call:
-    """One operator call of one process, but for what changes in it."""
+    """One operator call of one graph, or of all graphs of a process, but for what changes in it."""
 
-    process: Process
+    graph: Graph
     op_type: str
     what: Changing
     rounds: int = 0
@@ -87,19 +92,19 @@ class _Seen(NamedTuple):
 
 
 class Churn:
-    """The operator calls of all processes, as their rounds bring kernels that nobody has."""
+    """The operator calls of all graphs, as their rounds bring kernels that nobody has."""
 
     def __init__(self, limits: LimitsSection) -> None:
         self._most = {Changing.CONST_DATA: limits.churn_const_data, Changing.SHAPES: limits.churn_shapes}
         self._calls: dict[int, OrderedDict[bytes, _Call]] = {}
 
-    def take(self, process: Process, missing: Iterable[tuple[str, Record]]) -> dict[str, str]:
+    def take(self, graph: Graph, missing: Iterable[tuple[str, Record]]) -> dict[str, str]:
         """A round brings these keys, which have no kernel yet; key -> reason, for those that are not to be compiled."""
         capped: dict[str, str] = {}
         fresh: list[_Seen] = []
         for key, record in missing:
-            seen = [one for one in self._look(process, key, record) if one.value not in one.call.values]
-            stopped = next((one.call for one in seen if 0 < self._most[one.call.what] <= one.call.rounds), None)
+            seen = [one for one in self._look(graph, key, record) if one.value not in one.call.values]
+            stopped = next((one.call for one in seen if 0 < self._limit(one.call) <= one.call.rounds), None)
             if stopped is None:
                 fresh += seen
             else:
@@ -127,43 +132,51 @@ class Churn:
             {
                 "op_type": call.op_type,
                 "what": str(call.what),
-                "uid": call.process.uid,
-                "job": call.process.job,
-                "process": call.process.name,
+                "uid": call.graph.uid,
+                "job": call.graph.job,
+                "process": call.graph.process,
+                "graph": call.graph.name,
                 "rounds": call.rounds,
                 "not_compiled": call.capped,
-                "limit": self._most[call.what],
+                "limit": self._limit(call),
                 "option": f"[limits] churn_{call.what}",
                 "remedy": _REMEDY[call.what],
             }
             for call in stopped[:_SHOWN]
         ]
 
-    def _look(self, process: Process, key: str, record: Record) -> list[_Seen]:
+    def _look(self, graph: Graph, key: str, record: Record) -> list[_Seen]:
         without_constant = _CONSTANT.sub(b"", record.canonical)
         same = _digest(without_constant)
-        call = self._call(process, record.op_type, Changing.SHAPES, _digest(_SHAPE.sub(b"", without_constant)))
-        seen = [_Seen(key, call, same)]
-        if without_constant != record.canonical:
-            call = self._call(process, record.op_type, Changing.CONST_DATA, same)
-            seen.append(_Seen(key, call, bytes.fromhex(record.digest[:32])))
+        rest = _digest(_SHAPE.sub(b"", without_constant))
+        seen: list[_Seen] = []
+        for scope in dict.fromkeys((graph, graph._replace(name=""))):
+            seen.append(_Seen(key, self._call(scope, record.op_type, Changing.SHAPES, rest), same))
+            if without_constant != record.canonical:
+                call = self._call(scope, record.op_type, Changing.CONST_DATA, same)
+                seen.append(_Seen(key, call, bytes.fromhex(record.digest[:32])))
         return seen
 
-    def _call(self, process: Process, op_type: str, what: Changing, rest: bytes) -> _Call:
-        calls = self._calls.setdefault(process.uid, OrderedDict())
-        name = _digest(f"{process.job} {process.name} {what} ".encode() + rest)
+    def _call(self, graph: Graph, op_type: str, what: Changing, rest: bytes) -> _Call:
+        calls = self._calls.setdefault(graph.uid, OrderedDict())
+        name = _digest(f"{graph.job} {graph.process} {what} {graph.name} ".encode() + rest)
         call = calls.get(name)
         if call is None:
-            call = calls[name] = _Call(process, op_type, what)
+            call = calls[name] = _Call(graph, op_type, what)
             if len(calls) > MAX_CALLS:
                 calls.popitem(last=False)
         calls.move_to_end(name)
         return call
 
+    def _limit(self, call: _Call) -> int:
+        """How many rounds may bring new values; 0: any number."""
+        return self._most[call.what] * (1 if call.graph.name else ALL_GRAPHS)
+
     def _reason(self, call: _Call) -> str:
+        whose = "graph" if call.graph.name else "process"
         return (
-            f"its {call.what} changed in {call.rounds} rounds of this process: no more of its values are compiled "
-            f"(limit: [limits] churn_{call.what} = {self._most[call.what]}); {_REMEDY[call.what]}"
+            f"its {call.what} changed in {call.rounds} rounds of this {whose}: no more of its values are compiled "
+            f"([limits] churn_{call.what} = {self._most[call.what]}); {_REMEDY[call.what]}"
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.daemon.assembly import Assembly
 from npgxd.daemon.attendance import Attendance
-from npgxd.daemon.churn import Churn, process_of
+from npgxd.daemon.churn import Churn, graph_of
 from npgxd.daemon.flights import Flights
 from npgxd.daemon.kept import Kept
 from npgxd.daemon.ledger import Ledger
@@ -102,7 +102,7 @@ class Coordinator:
     def _cap(self, taken: Round, session: Session) -> None:
         """Operators that keep changing are not compiled any more: that is their outcome, with the reason."""
         missing = ((key, taken.needs[key].record) for key in taken.open_keys)
-        for key, reason in self.churn.take(process_of(session), missing).items():
+        for key, reason in self.churn.take(graph_of(session, taken.graph), missing).items():
             taken.settle_key(key, Settlement(KeyOutcome.CAPPED, reason=reason, why=Reason.CHURN))
 
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:

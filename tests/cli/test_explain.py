@@ -177,6 +177,7 @@ def test_the_status_names_operators_that_keep_changing(document) -> None:
         "what": "const_data",
         "job": "9f3c",
         "process": "rank 0, pid 7",
+        "graph": "decode",
         "rounds": 64,
         "not_compiled": 3,
         "remedy": "pass the value as a tensor that is no constant",
@@ -186,7 +187,7 @@ def test_the_status_names_operators_that_keep_changing(document) -> None:
     (line,) = [line for line in lines if line.label == "churn"]
     assert line.mark == "ReduceSum"
     for said in (
-        "const_data changed in 64 rounds",
+        "const_data changed in 64 rounds of graph decode",
         "rank 0, pid 7",
         "3 kernels were not compiled",
         "raise [limits] churn_const_data",

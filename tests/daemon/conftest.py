@@ -55,9 +55,9 @@ class Parts:
         raw += [("bad.json", bad)] if bad else []
         return self.coordinator.accept(session, Submit(round=name or secrets.token_hex(16)), raw, now)
 
-    def take(self, session: Session, *described: dict[str, Any], now: float = 0.0) -> Round:
+    def take(self, session: Session, *described: dict[str, Any], now: float = 0.0, graph: str = "") -> Round:
         raw = [(f"{number}.json", records.encode(item)) for number, item in enumerate(described)]
-        return self.coordinator.accept(session, Submit(round=secrets.token_hex(16)), raw, now)
+        return self.coordinator.accept(session, Submit(round=secrets.token_hex(16), graph=graph), raw, now)
 
     def drive(self, until: Callable[[], bool], now: float = 0.0) -> None:
         """Turn the dispatcher until something has become true: real workers, no loop."""

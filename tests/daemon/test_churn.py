@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npgxd.config import LimitsSection
-from npgxd.daemon.churn import MAX_CALLS, MAX_VALUES, Changing, Churn, Process
+from npgxd.daemon.churn import ALL_GRAPHS, MAX_CALLS, MAX_VALUES, Changing, Churn, Graph
 from npgxd.toolchain.record import Record, parse_record
 from npgxd.wire.states import ClientState, KeyOutcome, Reason
 from tools.cann_sim import records
@@ -15,7 +15,7 @@ from tools.cann_sim import records
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ME = Process(7, "job", "rank 0, pid 1")
+ME = Graph(7, "job", "rank 0, pid 1", "decode")
 
 
 def churn(shapes: int = 4, const_data: int = 4) -> Churn:
@@ -40,12 +40,12 @@ def test_constants_that_change_round_after_round_are_capped_and_named() -> None:
     capped = counted.take(ME, missing(reduced(4), records.matmul(16, 32, 64)))
     ((key, reason),) = capped.items()
     assert key == next(missing(reduced(4)))[0]
-    assert reason.startswith("its const_data changed in 4 rounds of this process")
+    assert reason.startswith("its const_data changed in 4 rounds of this graph")
     assert "[limits] churn_const_data = 4" in reason
     assert "tensor that is no constant" in reason
     (told,) = counted.describe()
     assert (told["op_type"], told["what"], told["rounds"], told["not_compiled"]) == ("ReduceSum", "const_data", 4, 1)
-    assert (told["uid"], told["job"], told["process"]) == ME
+    assert (told["uid"], told["job"], told["process"], told["graph"]) == ME
 
 
 def test_shapes_that_change_round_after_round_are_capped_and_named() -> None:
@@ -69,9 +69,24 @@ def test_a_start_up_that_captures_67_batch_sizes_on_16_ranks_is_no_churn_by_defa
     counted = Churn(LimitsSection())
     for batch in range(67):
         for rank in range(16):
-            process = Process(7, "job", f"rank {rank}, pid {rank + 100}")
+            graph = ME._replace(process=f"rank {rank}, pid {rank + 100}", name=str(batch))
             layer = (records.matmul(8 * (batch + 1), 64, 32 * (part + 1)) for part in range(8))
-            assert counted.take(process, missing(*layer)) == {}
+            assert counted.take(graph, missing(*layer)) == {}
+
+
+def test_a_model_of_200_graphs_each_with_constants_and_shapes_of_its_own_is_no_churn_by_default() -> None:
+    counted = Churn(LimitsSection())
+    for layer in range(200):
+        new = missing(reduced(layer), records.matmul(16 * layer + 16, 32, 64))
+        assert counted.take(ME._replace(name=str(layer)), new) == {}
+
+
+def test_where_every_round_names_its_graph_anew_the_rounds_of_the_process_count() -> None:
+    counted = churn(const_data=2)
+    capped = [counted.take(ME._replace(name=str(turn)), missing(reduced(turn))) for turn in range(2 * ALL_GRAPHS + 1)]
+    assert [len(each) for each in capped] == [*[0] * 2 * ALL_GRAPHS, 1]
+    assert f"its const_data changed in {2 * ALL_GRAPHS} rounds of this process" in next(iter(capped[-1].values()))
+    assert counted.describe()[0]["graph"] == ""
 
 
 def test_values_that_were_asked_for_before_are_asked_for_again() -> None:
@@ -82,11 +97,11 @@ def test_values_that_were_asked_for_before_are_asked_for_again() -> None:
     assert len(counted.take(ME, missing(reduced(7)))) == 1
 
 
-def test_each_process_and_each_operator_call_is_counted_by_itself() -> None:
+def test_each_graph_of_each_process_and_each_operator_call_is_counted_by_itself() -> None:
     counted = churn()
     for value in range(4):
         counted.take(ME, missing(reduced(value)))
-    assert counted.take(ME._replace(name="rank 1, pid 2"), missing(reduced(9))) == {}
+    assert counted.take(ME._replace(process="rank 1, pid 2"), missing(reduced(9))) == {}
     assert counted.take(ME._replace(uid=8), missing(reduced(9))) == {}
     assert counted.take(ME, missing(reduced(9, rows=32))) == {}, "another shape is another call"
     assert len(counted.take(ME, missing(reduced(9)))) == 1
@@ -103,7 +118,7 @@ def test_what_is_forgotten_is_counted_anew_by_operator_or_all() -> None:
     for turn in range(3):
         counted.take(ME, missing(reduced(turn), records.matmul(16 * (turn + 1), 32, 64)))
     assert {call["op_type"] for call in counted.describe()} == {"ReduceSum", "MatMulV2"}
-    assert counted.forget("ReduceSum") == 1
+    assert counted.forget("ReduceSum") == 1, "by its graph; the process's own count had not come so far"
     assert counted.take(ME, missing(reduced(10))) == {}
     assert counted.forget() == 1
     assert counted.describe() == []
@@ -143,10 +158,10 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_a_capped_kernel_degrades_its_round_with_the_operators_name_and_the_rest_is_compiled(parts) -> None:
     parts.coordinator.churn = churn(const_data=1)
     session = parts.session()
-    first = parts.take(session, reduced(2))
+    first = parts.take(session, reduced(2), graph="decode[8]")
     parts.drive(lambda: first.result is not None)
     assert first.result.state is ClientState.INSTALLED
-    second = parts.take(session, reduced(3), records.matmul(16, 32, 64))
+    second = parts.take(session, reduced(3), records.matmul(16, 32, 64), graph="decode[16]")
     parts.drive(lambda: second.result is not None)
     assert (second.result.state, second.result.reason) == (ClientState.DEGRADED, Reason.CHURN)
     assert second.result.compiled == 1
