@@ -1,6 +1,6 @@
 # Three commands: `make demo` shows the main job on a simulated CANN, `make test` runs the tests, `make check` reads the code.
 # Each sets up what it needs in .venv first, from this project's own files, with the versions that are tested (constraints.txt).
-# `make npu` runs the tests with the real torch_npu on a simulated libascendcl, in .venv-npu; it needs g++ and nm.
+# `make npu` runs the tests with the real torch_npu on a simulated libascendcl, in .venv-npu, and `make demo-npu` a demo of it; both need g++ and nm.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,13 +10,16 @@ NPU := .venv-npu
 TORCH ?= torch
 WORKERS ?= 2
 
-.PHONY: demo test npu check coverage clean
+.PHONY: demo demo-npu test npu check coverage clean
 
 demo: $(VENV)/.ready
 	$(BIN)/python -m tools.demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+demo-npu: $(NPU)/.ready
+	$(NPU)/bin/python -m tools.demo_npu
 
 npu: $(NPU)/.ready
 	$(NPU)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/npu

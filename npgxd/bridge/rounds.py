@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ _NO_DUMP: Final = "CANN's operator dump wrote nothing: the graph launches no ope
 _PROFILER: Final = "Profile without record_op_args, or with schedule(skip_first=1) or more"
 
 _graphs = itertools.count()
+_dump = threading.Lock()
 
 
 class Rounds:
@@ -109,8 +111,11 @@ class Rounds:
         from npgxd.bridge.untouched import untouched  # noqa: PLC0415 -- imports torch, which is there by now
 
         try:
-            with untouched():
-                self._module._fx_func_run(args, graph, inputs, directory)  # noqa: SLF001 -- the dump around the run, as bundled
+            with untouched(), _one_at_a_time() as mine:
+                if mine:
+                    self._module._fx_func_run(args, graph, inputs, directory)  # noqa: SLF001 -- the dump around the run, as bundled
+                else:
+                    graph(*args, **inputs)  # without a dump: other ranks may wait for it in a collective
         except Exception as error:  # noqa: BLE001 -- the model's own run says what is wrong with it
             log.warning("npgxd: graph %s: the run that records operators failed, so it has no static kernels: %s", label, error)
             return False
@@ -158,6 +163,17 @@ class Rounds:
                 outcome, state=ClientState.DEGRADED, reason=Reason.RESELECT_FAILED, detail=f"reselecting failed: {error}"
             )
         return outcome
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[bool]:
+    """Whether this thread may switch the dump, of which a process has one. It does not wait: a run may wait for other ranks."""
+    mine = _dump.acquire(blocking=False)
+    try:
+        yield mine
+    finally:
+        if mine:
+            _dump.release()
 
 
 def _tell(label: str, outcome: Outcome) -> None:

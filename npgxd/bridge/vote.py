@@ -1,8 +1,9 @@
-"""Which scheme the ranks of a job follow on this node: the daemon's, the bundled one, or none. Asked once in a process's life.
+"""Which scheme the ranks of a job follow: the daemon's, the bundled one, or none. Asked once in a process's life.
 
-The bundled scheme makes ranks wait for one another for minutes, so no rank may enter it alone. A rank that finds no daemon says so
-in the job's own store, and the first decision that anyone writes there holds for all: "bundled" when all local ranks have said so,
-"alone" when one was served by a daemon or the vote took too long. The store is the process group's; its writes are atomic.
+The bundled scheme makes ranks wait for one another for minutes, and skips the recording run where it finds a package, so no rank may
+enter it alone, nor those of one node while another node's do not. A rank that finds no daemon says so in the job's own store, and the
+first decision that anyone writes there holds for all: "bundled" when all ranks have said so, "alone" when one was served by a daemon,
+cannot take part in the bundled scheme, or did not come in time. The store is the process group's; its writes are atomic.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import enum
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.client import rank_info
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 VOTE_S: Final = 10.0
 """How long a rank without a daemon waits for the others' word."""
 _POLL_S: Final = 0.05
+_KEY: Final = "npgxd/bridge"
 
 
 class Scheme(enum.Enum):
@@ -31,46 +33,34 @@ class Scheme(enum.Enum):
     """By torch_npu's own coordination, as if the bridge were off."""
 
 
-class _Place(NamedTuple):
-    """This rank's among those of its node: the keys of the vote begin with ``node``."""
-
-    node: str
-    rank: int
-    size: int
-
-
 def choose(dist: Any, *, served: bool, patience_s: float = VOTE_S, clock: Callable[[], float] = time.monotonic) -> Scheme:
-    """The scheme that all ranks of this job on this node follow; ``served``: a daemon answers this one."""
-    ranks = rank_info(os.environ)
+    """The scheme that all ranks of this job follow; ``served``: a daemon answers this one."""
+    stated = rank_info(os.environ)
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        alone = (ranks.local_world_size or 1) == 1 and (ranks.world_size or 1) == 1
+        alone = (stated.local_world_size or 1) == 1 and (stated.world_size or 1) == 1
         return Scheme.BUNDLED if alone and not served else Scheme.ALONE
-    if ranks.local_world_size is None:
-        return Scheme.ALONE  # nobody can say who is on this node
-    node, rank = divmod(dist.get_rank(), ranks.local_world_size)
-    place = _Place(f"npgxd/bridge/{node}", rank, ranks.local_world_size)
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 -- torch has no other name for it
-        if served:
-            return _decided(store, place, Scheme.ALONE)
-        return _vote(store, place, clock() + patience_s, clock)
+        if served or stated.local_world_size is None:  # without that variable the bundled scheme leaves a rank out
+            return _decided(store, Scheme.ALONE)
+        return _vote(store, dist.get_rank(), dist.get_world_size(), until=clock() + patience_s, clock=clock)
     except (RuntimeError, ValueError, OSError):  # the store's server has gone: then so has the job
         return Scheme.ALONE
 
 
-def _vote(store: Any, place: _Place, until: float, clock: Callable[[], float]) -> Scheme:
-    """Say that there is no daemon here, and wait until all local ranks have said so, or somebody has decided."""
-    store.set(f"{place.node}/absent/{place.rank}", b"1")
-    everyone = [f"{place.node}/absent/{rank}" for rank in range(place.size)]
+def _vote(store: Any, rank: int, ranks: int, *, until: float, clock: Callable[[], float]) -> Scheme:
+    """Say that there is no daemon here, and wait until all ranks have said so, or somebody has decided."""
+    store.set(f"{_KEY}/absent/{rank}", b"1")
+    everyone = [f"{_KEY}/absent/{each}" for each in range(ranks)]
     while clock() < until:
-        if store.check([f"{place.node}/decision"]):
-            return _decided(store, place, Scheme.ALONE)
+        if store.check([f"{_KEY}/decision"]):
+            return _decided(store, Scheme.ALONE)
         if store.check(everyone):
-            return _decided(store, place, Scheme.BUNDLED)
+            return _decided(store, Scheme.BUNDLED)
         time.sleep(_POLL_S)
-    return _decided(store, place, Scheme.ALONE)
+    return _decided(store, Scheme.ALONE)
 
 
-def _decided(store: Any, place: _Place, proposal: Scheme) -> Scheme:
+def _decided(store: Any, proposal: Scheme) -> Scheme:
     """The decision: ``proposal``, unless there is one already."""
-    return Scheme(bytes(store.compare_set(f"{place.node}/decision", "", proposal.value)).decode())
+    return Scheme(bytes(store.compare_set(f"{_KEY}/decision", "", proposal.value)).decode())
