@@ -6,6 +6,7 @@ calls the graph, between two calls, and executes no collective.
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from npugraph_ex.settling import Settled
 
 T = TypeVar("T")
+logger = logging.getLogger("npugraph_ex")
 
 HELLO_S: Final = 1.0
 """How long a graph's first run waits for the daemon to say what its toolchain is."""
@@ -36,7 +38,14 @@ HELLO_S: Final = 1.0
 def answered(ask: Callable[[], T], otherwise: T, within_s: float = HELLO_S) -> T:
     """What ``ask`` returns in another thread, or ``otherwise`` if it has not in time; it then goes on, and nobody hears of it."""
     answers: list[T] = []
-    thread = threading.Thread(target=lambda: answers.append(ask()), name="npgxd hello", daemon=True)
+
+    def run() -> None:
+        try:
+            answers.append(ask())
+        except Exception as error:  # the user's call must run whatever our side does
+            logger.debug("npugraph_ex: before a graph's first run", exc_info=error)
+
+    thread = threading.Thread(target=run, name="npgxd hello", daemon=True)
     thread.start()
     thread.join(within_s)
     return answers[0] if answers else otherwise
