@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npgxd.config import LimitsSection
-from npgxd.daemon.churn import ALL_GRAPHS, MAX_CALLS, MAX_VALUES, Changing, Churn, Graph
+from npgxd.daemon.churn import ALL_GRAPHS, Changing, Churn, Graph
 from npgxd.toolchain.record import Record, parse_record
 from npgxd.wire.states import ClientState, KeyOutcome, Reason
 from tools.cann_sim import records
@@ -68,10 +68,9 @@ def test_a_start_up_of_431_kernels_with_many_shapes_is_no_churn_whatever_the_lim
 def test_a_start_up_that_captures_67_batch_sizes_on_16_ranks_is_no_churn_by_default() -> None:
     counted = Churn(LimitsSection())
     for batch in range(67):
+        layer = list(missing(*(records.matmul(8 * (batch + 1), 64, 32 * (part + 1)) for part in range(4))))
         for rank in range(16):
-            graph = ME._replace(process=f"rank {rank}, pid {rank + 100}", name=str(batch))
-            layer = (records.matmul(8 * (batch + 1), 64, 32 * (part + 1)) for part in range(8))
-            assert counted.take(graph, missing(*layer)) == {}
+            assert counted.take(ME._replace(process=f"rank {rank}, pid {rank + 100}", name=str(batch)), layer) == {}
 
 
 def test_a_model_of_200_graphs_each_with_constants_and_shapes_of_its_own_is_no_churn_by_default() -> None:
@@ -141,15 +140,16 @@ def test_only_the_constant_and_the_shapes_are_left_out_of_a_call(constant: Any) 
     assert counted.take(ME, missing(other)) == {}, "an attribute that looks like a constant is none"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npgxd.daemon.churn.MAX_CALLS", 20)
+    monkeypatch.setattr("npgxd.daemon.churn.MAX_VALUES", 10)
     counted = churn(shapes=0, const_data=0)
-    counted.take(ME, missing(*(records.matmul(16 * (turn + 1), 32, 64) for turn in range(MAX_VALUES + 50))))
-    for turn in range(MAX_CALLS + 50):
+    for turn in range(30):
         counted.take(ME, missing(records.elementwise("Add", (4, 64), impl_mode=str(turn))))
+    counted.take(ME, missing(*(records.matmul(16 * (turn + 1), 32, 64) for turn in range(30))))
     (calls,) = counted._calls.values()
-    assert len(calls) == MAX_CALLS
-    counted.take(ME, missing(*(records.matmul(16 * (turn + 1), 32, 64) for turn in range(MAX_VALUES + 50))))
-    assert max(len(call.values) for call in calls.values()) == MAX_VALUES
+    assert len(calls) == 20
+    assert max(len(call.values) for call in calls.values()) == 10
 
 
 # ---- in a daemon -----------------------------------------------------------------------------------------------------
