@@ -29,7 +29,7 @@ def served(make_node, make_npu):
     return npu, node
 
 
-def test_the_hook_is_installed_with_the_package():
+def test_the_hook_is_installed_with_the_package(wheel):
     assert any(getattr(finder, "npgxd_bridge", False) for finder in sys.meta_path)
 
 
