@@ -43,25 +43,20 @@ class CachePage:
     def document(self, peer: PeerCredentials, match: str, now: float) -> dict[str, Any]:
         """docs/file-formats.md, "Cache document": what this peer's user has; root and the daemon's own user see all."""
         everyone = peer.uid in {0, os.geteuid()}
+        uid = None if everyone else peer.uid
         store = self._stores.artifacts
-
-        def shown(uid: object, key: object, label: object) -> bool:
-            return (everyone or uid == peer.uid) and (str(key).startswith(match) or match in str(label))
-
-        rows = [row for row in store.rows.all() if shown(row.uid, row.key, row.label)]
-        verdicts = [verdict for verdict in store.memory.verdicts() if shown(verdict.uid, verdict.key, verdict.label)]
-        notes = [note for note in store.memory.notes() if shown(note.uid, note.key, note.label)]
-        builds = [build for build in self._lookups.builds.describe(now) if shown(build["uid"], build["key"], build["label"])]
+        rows, rows_total = store.rows.listed(uid, match, MAX_ENTRIES)
+        verdicts, verdicts_total = store.memory.listed(uid, match, MAX_SHOWN)
         return {
             "schema": SCHEMA,
             "everyone": everyone,
             "summary": self.summary(),
-            "entries": [self._entry(row, detailed=len(rows) <= DETAILED) for row in rows[:MAX_ENTRIES]],
-            "entries_total": len(rows),
-            "not_cacheable": [_verdict(verdict) for verdict in verdicts[:MAX_SHOWN]],
-            "not_cacheable_total": len(verdicts),
-            "building": builds[:MAX_SHOWN],
-            "notes": [_note(note) for note in notes[:MAX_SHOWN]],
+            "entries": [self._entry(row, detailed=rows_total <= DETAILED) for row in rows],
+            "entries_total": rows_total,
+            "not_cacheable": [_verdict(verdict) for verdict in verdicts],
+            "not_cacheable_total": verdicts_total,
+            "building": [build for build in self._lookups.builds.describe(now) if _shown(build, uid, match)][:MAX_SHOWN],
+            "notes": [_note(note) for note in store.memory.notes(uid, match, MAX_SHOWN)],
         }
 
     def summary(self) -> dict[str, object]:
@@ -96,6 +91,10 @@ class CachePage:
             except StoreError as error:
                 told["problem"] = error.message[:MAX_SAID]
         return told
+
+
+def _shown(build: dict[str, object], uid: int | None, match: str) -> bool:
+    return uid in {None, build["uid"]} and (str(build["key"]).startswith(match) or match in str(build["label"]))
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

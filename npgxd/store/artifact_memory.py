@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from npgxd.store.artifact_rows import matching
+
 if TYPE_CHECKING:
     from npgxd.store.catalog import Catalog
 
@@ -93,6 +95,13 @@ class ArtifactMemory:
         """Everything that is remembered, the newest first."""
         return [Verdict(*row) for row in self._catalog.read("SELECT * FROM artifact_verdicts ORDER BY at DESC")]
 
+    def listed(self, uid: int | None, match: str, limit: int) -> tuple[list[Verdict], int]:
+        """Up to ``limit`` verdicts, as ``ArtifactRows.listed``, the newest first; and how many there are."""
+        which, values = matching(uid, match)
+        total = int(self._catalog.read(f"SELECT COUNT(*) FROM artifact_verdicts WHERE {which}", values)[0][0])  # noqa: S608 -- constants
+        question = f"SELECT * FROM artifact_verdicts WHERE {which} ORDER BY at DESC LIMIT ?3"  # noqa: S608 -- constants
+        return [Verdict(*row) for row in self._catalog.read(question, (*values, limit))], total
+
     def forget(self, entries: list[str]) -> int:
         """Forget verdicts; how many there were."""
         known = [entry for entry in entries if self.verdict(entry) is not None]
@@ -108,10 +117,17 @@ class ArtifactMemory:
         self._notes.append(note)
         del self._notes[:-MAX_NOTES]
 
-    def notes(self) -> list[Note]:
-        """All notes, the newest first."""
-        rows = self._catalog.read("SELECT key, uid, label, outcome, reason, at FROM artifact_notes ORDER BY number DESC")
-        return [*reversed(self._notes), *(Note(*row) for row in rows)]
+    def notes(self, uid: int | None = None, match: str = "", limit: int = MAX_NOTES) -> list[Note]:
+        """Up to ``limit`` notes, as ``ArtifactRows.listed``, the newest first."""
+        which, values = matching(uid, match)
+        question = f"SELECT key, uid, label, outcome, reason, at FROM artifact_notes WHERE {which} ORDER BY number DESC LIMIT ?3"  # noqa: S608 -- constants
+        rows = [Note(*row) for row in self._catalog.read(question, (*values, limit))]
+        fresh = [
+            note
+            for note in reversed(self._notes)
+            if uid in {None, note.uid} and (note.key.startswith(match) or match in note.label)
+        ]
+        return (fresh + rows)[:limit]
 
     def flush(self) -> None:
         """Write notes down; StoreError leaves them for the next time."""

@@ -50,6 +50,11 @@ _MOST_KNOWN = 1024
 _MARKS = ", ".join("?" for _ in _NAMES)
 
 
+def matching(uid: int | None, match: str) -> tuple[str, tuple[object, ...]]:
+    """The condition for what one user (None: any) has under keys that begin with ``match``, or labels that hold it; and its values."""
+    return "(?1 IS NULL OR uid = ?1) AND (instr(key, ?2) = 1 OR instr(label, ?2) > 0)", (uid, match)
+
+
 class ArtifactRows:
     """All listed entries. Last uses reach the disk in batches: a kill loses the latest, and some entries seem older than they are."""
 
@@ -75,6 +80,12 @@ class ArtifactRows:
     def all(self) -> list[ArtifactRow]:
         """Every entry, the one used last first."""
         return sorted(self._rows(""), key=lambda row: (-row.used, row.id))
+
+    def listed(self, uid: int | None, match: str, limit: int) -> tuple[list[ArtifactRow], int]:
+        """Up to ``limit`` entries (of one user, or of all) whose keys begin with ``match`` or whose labels hold it; and how many."""
+        which, values = matching(uid, match)
+        total = int(self._catalog.read(f"SELECT COUNT(*) FROM artifacts WHERE {which}", values)[0][0])  # noqa: S608 -- constants
+        return self._rows(f"WHERE {which} ORDER BY used DESC, id LIMIT ?3", (*values, limit)), total
 
     def ids(self) -> set[str]:
         """The ids of all entries."""
