@@ -97,6 +97,8 @@ class Coordinator:
         self._stores.count(rounds=1, records=len(raw))
         self._admit(taken, now)
         self._join_group(taken, session, now)
+        if taken.result is None:  # also one that waits only for its known kernels to be put into a shared op library
+            self._ledger.make_durable(taken)
         return taken
 
     def _cap(self, taken: Round, session: Session) -> None:

@@ -129,6 +129,16 @@ def test_a_round_that_cannot_be_written_down_leaves_no_trace(parts) -> None:
     assert parts.stores.counters()["rounds"] == 0
 
 
+def test_a_round_whose_known_kernels_are_still_being_put_in_place_is_in_the_journal_when_it_is_acknowledged(
+    parts, monkeypatch
+) -> None:
+    ready(parts, 16)
+    monkeypatch.setattr(parts.coordinator.placing, "begin", lambda *_: None)  # a shared op library takes its time
+    taken = parts.submit(parts.session(), 16)
+    assert taken.result is None
+    assert [entry.round for entry in parts.stores.rounds.pending()] == [taken.id]
+
+
 def test_a_round_of_an_unknown_vocabulary_stops_no_start(parts) -> None:
     parts.submit(parts.session(local_world_size=2), 16)
     entry = parts.stores.rounds.pending()[0]
