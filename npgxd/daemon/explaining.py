@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from npgxd.wire.credentials import PeerCredentials
 
 SCHEMA: Final = 1
-MAX_NAMED: Final = 100
-"""Keys, rounds and failures that one answer names of each kind; their number is always told."""
+MAX_NAMED: Final = 50
+"""Keys and failures that one round names of each kind; their number is always told."""
+MAX_ROUNDS: Final = 10
+"""Sessions and rounds of one process. With the other limits, the document fits into one message whatever clients say."""
+MAX_SAID: Final = 300
+"""Characters of what a client says of itself."""
 SEARCHED_ROUNDS: Final = 256
 """Of the newest rounds, the keys are searched for first digits; a whole key, and what the store knows, is found in any case."""
 DIGITS: Final = 64
@@ -79,11 +83,11 @@ class Explainer:
         return islice(mine, SEARCHED_ROUNDS)
 
     def _processes(self, pid: int, uid: int | None) -> list[Session | Round]:
-        sessions = [each for each in self._sessions if pid in {each.peer.pid, each.hello.pid} and uid in {None, each.peer.uid}]
+        sessions = [each for each in self._sessions if _pid(each) == pid and uid in {None, each.peer.uid}]
         return [*sessions] or [*self._rounds_of(pid, uid)[:1]]
 
     def _rounds_of(self, pid: int, uid: int | None) -> list[Round]:
-        sessions = {each.id for each in self._sessions if pid in {each.peer.pid, each.hello.pid}}
+        sessions = {each.id for each in self._sessions if _pid(each) == pid}
         rounds = self._coordinator.rounds.values()
         mine = [r for r in rounds if r.session in sessions or (r.entry is not None and r.entry.pid == pid)]
         return [r for r in mine if uid in {None, r.uid}]
@@ -116,8 +120,8 @@ class Explainer:
             "kind": "process",
             "asked": str(pid),
             "pid": pid,
-            "sessions": [_session(each, now) for each in sessions],
-            "rounds": [self._round(r, now) for r in rounds[-MAX_NAMED:]],
+            "sessions": [_session(each, now) for each in sessions[-MAX_ROUNDS:]],
+            "rounds": [self._round(r, now) for r in rounds[-MAX_ROUNDS:]],
             "rounds_total": len(rounds),
         }
 
@@ -171,6 +175,11 @@ class Explainer:
         return "its kernels are being compiled" if told.state is RoundState.COMPILING else "its kernels wait for a worker"
 
 
+def _pid(session: Session) -> int:
+    """The process behind a session, by the kernel's word; by its own where the kernel has none here."""
+    return session.peer.pid or session.hello.pid
+
+
 def _postponed(entry: RoundEntry) -> dict[str, Any]:
     """A round that an earlier life of the daemon accepted."""
     return {
@@ -192,15 +201,17 @@ def _session(session: Session, now: float) -> dict[str, Any]:
         "session": session.id,
         "uid": session.peer.uid,
         "job": session.job,
-        "program": session.hello.program,
-        "client": session.hello.client,
+        "program": session.hello.program[:MAX_SAID],
+        "client": session.hello.client[:MAX_SAID],
         "rank": session.rank.rank,
         "local_rank": session.rank.local_rank,
         "state": str(session.state),
         "reason": session.reason,
-        "detail": session.detail,
+        "detail": session.detail[:MAX_SAID],
         "graph": session.graph,
-        "differences": [{"what": d.what, "rank": d.rank, "daemon": d.daemon} for d in session.differences],
+        "differences": [
+            {"what": d.what, "rank": d.rank[:MAX_SAID], "daemon": d.daemon[:MAX_SAID]} for d in session.differences[:MAX_NAMED]
+        ],
         "leases": len(session.leases),
         "loaded": len(session.loaded),
         "connected_s": round(now - session.connected_at, 3),

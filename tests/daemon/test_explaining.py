@@ -14,8 +14,10 @@ from npgxd.compile.summary import log_tails
 from npgxd.daemon.job_history import MAX_JOBS, JobHistory
 from npgxd.daemon.refusals import Refused
 from npgxd.wire.admin import Retry
+from npgxd.wire.codec import encode
 from npgxd.wire.credentials import PeerCredentials
-from npgxd.wire.explain_messages import Explain
+from npgxd.wire.explain_messages import Explain, Explained
+from npgxd.wire.messages import Hello, Submit, ToolchainIdentity
 from npgxd.wire.states import ClientState
 from tools.cann_sim import records
 
@@ -103,6 +105,23 @@ def test_a_process_is_explained_by_its_session_and_rounds_and_by_its_rounds_alon
     for session in parts.sessions:
         parts.sessions.end(session)
     assert parts.explainer.explain(f"pid:{ME.pid}", None, 5.0)["sessions"] == []
+
+
+def test_an_answer_can_be_sent_however_much_clients_say(parts) -> None:
+    wide = "\N{GRINNING FACE}"
+    hello = Hello(
+        versions=(1,), program=wide * 4000, toolchain=ToolchainIdentity(versions={f"{n}{wide}": wide * 200 for n in range(60)})
+    )
+    for number in range(40):
+        parts.handlers.handle(bytes([number]), ME, hello, (), 0.0)
+        session = parts.sessions.by_identity(bytes([number]))
+        session.tell(ClientState.DEGRADED, 0.0, reason="x", detail=wide * 4000, graph=wide * 255)
+        bad = [(f"{at}{wide * 250}", f'{{"{wide * 64}": 1, "{wide * 64}": 2}}'.encode()) for at in range(200)]
+        parts.coordinator.accept(session, Submit(round=secrets.token_hex(16), graph=wide * 255), bad, 0.0)
+    frames = parts.explainer.frames(ME, str(ME.pid), 0.0)
+    assert len(encode(Explained(schema=1), 1, frames)) == len(frames) + 1
+    document = json.loads(b"".join(frames))
+    assert (len(document["sessions"]), len(document["rounds"]), document["rounds_total"]) == (10, 10, 40)
 
 
 def test_a_toolchain_that_changed_is_told_as_the_reason_of_a_miss(parts) -> None:
