@@ -21,6 +21,8 @@ def name_of(value: Any) -> str:
     """``module:path`` of a class, a function or a class's method, or of what torch calls by name; "" if there is none."""
     if isinstance(value, torch.device):
         return f"device:{relative(value)}"
+    if isinstance(value, torch.Size):
+        return f"size:{','.join(map(str, value))}"
     if isinstance(value, _BY_TEXT):
         return str(value).replace(".", ":", 1)
     owner = getattr(value, "__self__", None)
@@ -42,6 +44,8 @@ def found(name: str) -> Any:
     module, _, path = name.partition(":")
     if module == "device":
         return torch.device(path)
+    if module == "size":
+        return torch.Size(int(size) for size in path.split(",") if size)
     try:
         value: Any = importlib.import_module(module)
         for part in path.split("."):

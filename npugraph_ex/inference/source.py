@@ -128,6 +128,10 @@ _NAMES: Final[Mapping[str, Any]] = {
 
 def _tensor(module: fx.GraphModule, name: str) -> torch.Tensor:
     value: object = getattr(module, name, None)
+    if isinstance(value, torch.nn.Module):
+        raise NotCacheable(
+            f"the graph branches by {name}, as torch.cond does, which cannot be written down", why=Why.UNSERIALISABLE
+        )
     known = isinstance(value, torch.Tensor) and type(value) in {torch.Tensor, torch.nn.Parameter}
     if not isinstance(value, torch.Tensor) or not known or value.layout is not torch.strided or value.is_meta:
         raise NotCacheable(

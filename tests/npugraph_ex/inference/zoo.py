@@ -175,7 +175,7 @@ class Outputs(nn.Module):
     def method(self, x, flag):
         if flag:
             x = x * SCALE + TABLE["shift"]
-        parts = [x, x.sum(), (x.shape[0], None)]
+        parts = [x, x.sum(), (x.shape[0], None), x.shape, x.dtype, x.device]
         return {
             "list": parts,
             "pair": Pair(x + 1, x - 1),
@@ -183,6 +183,22 @@ class Outputs(nn.Module):
             "constant": torch.tensor([1.5, 2.5]),
             "name": "n",
         }
+
+
+class Effects(nn.Module):
+    """What a call does to its arguments and its model beside computing."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(3, 4))
+        self.norm = nn.BatchNorm1d(4)  # in training mode: running statistics change
+
+    def method(self, x, table, found):
+        table["new"] = x + 1
+        table["old"].add_(1)
+        found.append(x * 2)
+        self.last = self.norm(x)
+        return len(found)
 
 
 class Mutates(nn.Module):
@@ -284,6 +300,7 @@ CASES = {
     "parametrised": Case(Parametrised, two(lambda: (torch.randn(3, 4),))),
     "closure": Case(Child, two(lambda: (torch.randn(3, 4), torch.randn(4), torch.randn(4))), named={"more": 2}),
     "outputs": Case(Outputs, two(lambda: (torch.randn(3, 4), True)), {"dynamic": False}),
+    "effects": Case(Effects, two(lambda: (torch.randn(3, 4), {"old": torch.ones(2)}, [1]))),
     "mutates": Case(Mutates, two(lambda: (torch.randn(3, 3), torch.randn(5), [torch.randn(4)]))),
     "one tensor twice": Case(Mutates, two(lambda: ((x := torch.randn(3, 3)), torch.randn(5), [x]))),
     "overlapping": Case(Mutates, two(lambda: ((b := torch.randn(6, 3))[:3], b.view(-1)[3:8], [b[2:]]))),
