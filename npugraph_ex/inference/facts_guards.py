@@ -6,6 +6,7 @@ Guards of the process's settings are left out, they are facts of another sort (`
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +50,8 @@ _VALUES: Final = frozenset(
 )
 _MODE_AT: Final = "___get_torch_function_mode_stack_at"
 """A default device is seen as a mode: a setting."""
+_NUMBERED: Final = re.compile(r"(__builtins_dict__|___unnamed_scope)_\d+")
+"""Names that Dynamo counts up, or takes from addresses."""
 _HOOKS: Final = ("_hooks", "_pre_hooks", "_hooks_with_kwargs", "_hooks_always_called")
 
 
@@ -82,7 +85,8 @@ def _is_inner(module: str) -> bool:
 
 
 def _order(guard: Guarded) -> tuple[int, str, str, str]:
-    return len(guard.source), guard.source, guard.kind, repr(sorted(guard.detail.items(), key=str))
+    source = _NUMBERED.sub(r"\1", guard.source)
+    return len(source), source, guard.kind, _NUMBERED.sub(r"\1", repr(sorted(guard.detail.items(), key=str)))
 
 
 def _drafted(guard: Guarded, paths: Paths) -> Iterable[Draft]:
