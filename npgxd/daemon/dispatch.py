@@ -181,6 +181,8 @@ class Dispatcher:
 
     def _next(self, now: float) -> bool:
         """Start the next batch; False: nothing can be started now."""
+        if not self._pool.free:  # of runs that only have to be installed there may be many, on a machine that is busy with other things
+            return False
         toolchain = self._keyer.toolchain
         name = toolchain_name(toolchain)
         costs, prospects = self._stores.costs, self._coordinator.prospects

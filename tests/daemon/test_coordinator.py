@@ -178,6 +178,17 @@ def test_workers_that_cannot_be_started_are_not_tried_without_a_pause(parts, cap
     assert taken.result.state is ClientState.INSTALLED
 
 
+def test_a_kernel_waits_without_a_try_while_all_workers_are_taken(parts, monkeypatch, caplog) -> None:
+    taken = parts.submit(parts.session(), 16)
+    monkeypatch.setattr(parts.dispatcher._pool, "limit", 0)
+    parts.dispatcher.tick(0.0)
+    assert "cannot start" not in caplog.text
+    assert parts.coordinator.flights.tries_of(next(iter(taken.needs))) == []
+    monkeypatch.undo()
+    parts.drive(lambda: taken.result is not None, now=1000.0)
+    assert taken.result.state is ClientState.INSTALLED
+
+
 def test_a_compiler_that_does_not_run_is_not_asked_again_by_everybody(parts, monkeypatch) -> None:
     tries = []
 
