@@ -181,7 +181,7 @@ class Dispatcher:
 
     def _next(self, now: float) -> bool:
         """Start the next batch; False: nothing can be started now."""
-        if not self._pool.free:  # of runs that only have to be installed there may be many, on a machine that is busy with other things
+        if not self._pool.free:  # runs whose compiler has ended do not count as busy, and there may be many on a slow machine
             return False
         toolchain = self._keyer.toolchain
         name = toolchain_name(toolchain)
