@@ -76,7 +76,7 @@ def line(label: str, progress: Progress, columns: int, *, colour: bool = False) 
     now = ", ".join(progress.current[:3]) if progress.state is RoundState.COMPILING else str(progress.state).lower()
     if progress.stalled_s:
         now = f"nothing has moved for {_time(progress.stalled_s)}"
-    name = f"npgxd graph {label} "
+    name = f"npgxd{' simulated' if progress.simulated else ''} graph {label} "
     for before, after in (
         (name, f" {count} {clock}{left} {now}"),
         (name, f" {count} {clock}{left}"),

@@ -132,7 +132,12 @@ class Client(ArtifactClient):
     ) -> Outcome:
         kept, rejected = usable(records)
         ask = Ask(kept, printable(graph, limits.MAX_NAME), options or CompileOptions(), recompile, deadline_s)
-        journey = Journey(self._session, ask, check=refusals.check, on_progress=_guarded(on_progress))
+        tell = _guarded(on_progress)
+
+        def told_of(told: RoundProgress) -> None:
+            tell(Progress.of(told, simulated=_simulated(journey.welcome)))
+
+        journey = Journey(self._session, ask, check=refusals.check, on_progress=told_of)
         outcome = self._travel(journey)
         toolchain = journey.welcome.toolchain if journey.welcome else None
         told = journey.latest
@@ -142,7 +147,7 @@ class Client(ArtifactClient):
             records=len(records),
             unique=told.unique if told else 0,
             rejected=told.rejected if told else (),
-            simulated=bool(toolchain and toolchain.simulated),
+            simulated=_simulated(journey.welcome),
             speaks=told.speaks if told else None,
             toolchain=toolchain,
         )
@@ -272,16 +277,21 @@ def current() -> Client:
     return client if client is not None else _clients.setdefault(pid, Client())
 
 
-def _guarded(on_progress: OnProgress | None) -> Callable[[RoundProgress], None]:
+def _simulated(welcome: Welcome | None) -> bool:
+    """The daemon's CANN is a simulated one, which its user is to know wherever he meets it."""
+    return welcome is not None and welcome.toolchain is not None and welcome.toolchain.simulated
+
+
+def _guarded(on_progress: OnProgress | None) -> OnProgress:
     """``on_progress`` as a function that cannot fail a round: a fault in it is logged, and it is not called again."""
     failed = on_progress is None
 
-    def tell(told: RoundProgress) -> None:
+    def tell(progress: Progress) -> None:
         nonlocal failed
         if failed or on_progress is None:
             return
         try:
-            on_progress(Progress.of(told))
+            on_progress(progress)
         except Exception:  # a progress bar must not stop a training run
             failed = True
             log.exception("npgxd: on_progress failed and is not called again for this round")

@@ -31,17 +31,19 @@ class Progress(Plain):
     """Whether this process is the one of its job on this node that shows it to people; None: nobody says."""
     stalled_s: float = 0.0
     """For how long nothing has moved, where that is longer than can be expected."""
+    simulated: bool = False
 
     def __str__(self) -> str:
+        what = f"simulated {self.state}" if self.simulated else str(self.state)
         if self.state is not RoundState.COMPILING:
-            return str(self.state)
+            return what
         now = f" {', '.join(self.current[:3])}" if self.current else ""
         left = f", about {self.eta_s:.0f} s left" if self.eta_s is not None else ""
         stalled = f", nothing has moved for {self.stalled_s:.0f} s" if self.stalled_s else ""
-        return f"{self.state}({self.done}/{self.total}){now}{left}{stalled}"
+        return f"{what}({self.done}/{self.total}){now}{left}{stalled}"
 
     @classmethod
-    def of(cls, told: RoundProgress) -> Progress:
+    def of(cls, told: RoundProgress, *, simulated: bool = False) -> Progress:
         """The part of the daemon's message that a caller needs."""
         return cls(
             round=told.round,
@@ -56,6 +58,7 @@ class Progress(Plain):
             eta_s=told.eta_s,
             speaks=told.speaks,
             stalled_s=told.stalled_s,
+            simulated=simulated,
         )
 
 

@@ -105,7 +105,7 @@ def test_progress_is_told_until_the_round_is_settled(client, fake):
 
     assert client.static_kernels(RECORDS, graph="model", on_progress=on_progress).installed
     assert {progress.state for progress in told} == {RoundState.COMPILING}
-    assert str(told[0]) == "COMPILING(0/2) Add"
+    assert str(told[0]) == "simulated COMPILING(0/2) Add"
 
 
 def test_a_fault_in_the_callers_progress_does_not_fail_the_round(client, fake, caplog):

@@ -72,6 +72,7 @@ def test_the_line_says_how_far_at_what_and_how_long():
     assert line("0", progress(), 100) == "npgxd graph 0 [#####-------------------] 12/57 1:23, 0:40 left MatMulV2, Add"
     assert line("0", progress(eta_s=None, state=RoundState.QUEUED), 100).endswith(" 12/57 1:23 queued")
     assert line("0", progress(elapsed_s=3723.0, eta_s=None), 100).split()[5] == "1:02:03"
+    assert line("0", progress(simulated=True), 100).startswith("npgxd simulated graph 0 [")
     assert line("0", progress(stalled_s=75.0), 100).endswith("nothing has moved for 1:15")
 
 
