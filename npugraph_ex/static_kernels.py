@@ -24,7 +24,7 @@ from npgxd.wire.messages import CompileOptions
 from npgxd.wire.soc import is_supported
 from npgxd.wire.states import ClientState, Reason
 from npugraph_ex import _notices, settling
-from npugraph_ex.late import LateKernels, answered
+from npugraph_ex.late import HELLO_S, LateKernels, answered
 from npugraph_ex.loading import LOADS
 from npugraph_ex.options import setting
 from npugraph_ex.outputs import Tree, guarded, open_tree
@@ -135,12 +135,15 @@ class StaticKernels:
 
     def _prepare(self, client: Client, label: str, wait: Wait) -> tuple[Surroundings, Outcome | None]:
         """What records say of this process, and why there will be none, if so."""
-        hello = partial(self._hello, client, label, self._engine.soc())
+        too_late = threading.Event()
+        hello = partial(self._hello, client, label, self._engine.soc(), too_late)
         nothing: tuple[Welcome | None, Outcome | None] = None, None
         if wait.mode is WaitMode.BACKGROUND:
             welcome, refusal = answered(hello, nothing)
+            too_late.set()
         else:
-            with client.within(math.inf if wait.deadline_s is None else wait.deadline_s):
+            # Without the daemon's word the records do not say what they are compiled for: a short deadline has a moment for it.
+            with client.within(math.inf if wait.deadline_s is None else max(wait.deadline_s, HELLO_S)):
                 welcome, refusal = hello()
         toolchain = welcome.toolchain if welcome else None
         return Surroundings(
@@ -149,7 +152,7 @@ class StaticKernels:
             cores=toolchain.cores if toolchain else None,
         ), refusal
 
-    def _hello(self, client: Client, label: str, soc: str) -> tuple[Welcome | None, Outcome | None]:
+    def _hello(self, client: Client, label: str, soc: str, too_late: threading.Event) -> tuple[Welcome | None, Outcome | None]:
         """The daemon's welcome; or why this process cannot have static kernels. Else the daemon knows that the graph is recorded."""
         if soc:
             client.identify(soc=soc)
@@ -159,7 +162,8 @@ class StaticKernels:
             detail = f"{soc} has no static kernels for npugraph_ex: Atlas A2 and A3 have"
             toolchain = welcome.toolchain if welcome else None
             return welcome, made_outcome(ClientState.DISABLED, Reason.UNSUPPORTED_SOC, detail, toolchain=toolchain)
-        client.recording(label)
+        if not too_late.is_set():  # it has been recorded and submitted meanwhile
+            client.recording(label)
         return welcome, None
 
     def _open_tree(self) -> Tree | None:

@@ -38,6 +38,11 @@ class Calls:
         self._changes: list[Change] = []
         self._due = math.inf
 
+    def _own(self) -> None:
+        """A forked child has no thread that follows its parent's rounds, and its parent's lock may be held."""
+        if self._pid != os.getpid():
+            self._forget()
+
     def begin(self) -> bool:
         """Count a call that is about to run; True: call ``take`` before it does."""
         self.begun = call = self.begun + 1
@@ -45,9 +50,7 @@ class Calls:
 
     def take(self) -> list[Change]:
         """The changes that are to be made before this call; each must then be told ``made``."""
-        if self._pid != os.getpid():
-            self._forget()  # a forked child has no thread that follows, and its parent's locks may be held
-            return []
+        self._own()
         call = self.begun
         with self._lock:
             due = [change for change in self._changes if change.due <= call]
@@ -55,6 +58,7 @@ class Calls:
 
     def add(self, change: Change) -> None:
         """From now on ``change`` may become due."""
+        self._own()
         with self._lock:
             self._changes.append(change)
 
