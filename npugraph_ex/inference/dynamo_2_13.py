@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import random
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -65,7 +66,7 @@ def trace(
         entries.extend(seen)
         return [True] * len(seen)
 
-    with torch.no_grad(), _shapes(dynamic=dynamic), get_metrics_context(), dynamo_timed("npugraph_ex.cache_compile"), modes:
+    with _undisturbed(), _shapes(dynamic=dynamic), get_metrics_context(), dynamo_timed("npugraph_ex.cache_compile"), modes:
         captured = convert_frame.fullgraph_capture(bound, args, dict(kwargs))
         if captured.backend_input is None:
             raise NoGraph(f"{function.__qualname__} computes nothing with tensors")
@@ -93,6 +94,18 @@ def trace(
         traced=tuple(dict.fromkeys((function.__code__, *traced.traced_code))),
         shape_env=traced.output_graph.shape_env,
     )
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """One trace at a time in the process, for inference; Python's and torch's random generators are as they were after it."""
+    with convert_frame.compile_lock, torch.no_grad():
+        state, seeds = random.getstate(), torch.get_rng_state()
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            torch.set_rng_state(seeds)
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ def _told(value: Any, *, dynamic: bool, depth: int = _DEPTH) -> Any:
     """What a trace takes from an argument for certain: its structure, and of numbers only what cannot stay symbolic."""
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, torch.Tensor):
-        return _tensor(value, dynamic=dynamic)
+        return _tensor(value, dynamic=dynamic) + (" grad" if value.requires_grad and torch.is_grad_enabled() else "")
     if value is None or isinstance(value, (bool, str, bytes)):
         return [kind, repr(value)]
     if isinstance(value, (int, float)):

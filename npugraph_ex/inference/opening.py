@@ -44,6 +44,7 @@ logger = logging.getLogger("npugraph_ex")
 
 MAX_CHAIN: Final = 8
 """How many entries that do not fit are looked past in the daemon before one is built without it."""
+_SAY_AFTER_S: Final = 2.0
 _UNREACHABLE: Final = frozenset({"NO_DAEMON", "SILENT", "REFUSED"})
 
 
@@ -91,6 +92,7 @@ class Opening:
         self._place = place_of(plan.base, instance, function.__name__, plan.options, dynamic=plan.dynamic, ranks=plan.ranks)
         self._shelf = Shelf(self._place)
         self._misfit = ""
+        self._said = False
 
     def opened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
         """Decide. Raises only what is the user's to mend: OptionError, ConfigError."""
@@ -124,7 +126,7 @@ class Opening:
         if self._misfit:
             client.cache_note(key, self._label, "MISFIT", self._misfit)
         for _ in range(MAX_CHAIN):
-            found = client.lookup(key, self._label, deadline_s=self._plan.deadline_s)
+            found = client.lookup(key, self._label, deadline_s=self._plan.deadline_s, on_wait=self._waits)
             if found.state is ArtifactState.NOT_CACHEABLE:
                 return self._usual(found.reason or found.code)
             if found.state is not ArtifactState.HIT or found.data is None:
@@ -145,6 +147,12 @@ class Opening:
             self._save(found.data)
             return opened
         return self._build(None, key, args, kwargs)
+
+    def _waits(self, elapsed_s: float) -> None:
+        """Another process builds it: said once, when it is no short matter."""
+        if elapsed_s >= _SAY_AFTER_S and not self._said:
+            self._said = True
+            logger.info("npugraph_ex: %s: another process of this node is compiling it; waiting for that", self._label)
 
     def _use(self, data: bytes, origin: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
         """Bind an entry if it fits. _Misfit, or the NpgxError that says what is wrong with it."""
@@ -182,6 +190,10 @@ class Opening:
             if client is not None:
                 client.not_cacheable(key, error.why.upper(), error.message, label=self._label)
             return self._usual(str(error))
+        except _Misfit as misfit:
+            if client is not None:
+                client.release(key)
+            return self._usual(f"what was traced would not fit the very call that it was traced from: {misfit}")
         except BaseException as error:
             if client is not None:
                 client.release(key)

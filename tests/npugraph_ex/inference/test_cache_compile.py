@@ -426,3 +426,27 @@ def test_the_users_module_keeps_its_globals(net, x, cache):
     added = set(globals()) - before
     assert all(name.startswith("__") for name in added)
     assert sys.modules["torch._dynamo"] is not None
+
+
+def test_a_first_call_leaves_the_random_generators_as_the_method_does(cache):
+    import random
+
+    torch.manual_seed(3)
+    random.seed(3)
+    net, x = Net(), torch.randn(2, 4)
+    before = torch.get_rng_state(), random.getstate()
+    cache_compile(net.prompt, cache_dir=cache)(x)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_methods_that_are_first_called_at_once_from_many_threads_are_all_cached(cache):
+    from concurrent.futures import ThreadPoolExecutor
+
+    nets, x = [Net(factor) for factor in range(2, 6)], torch.randn(3, 4)
+    cached = [cache_compile(method, cache_dir=cache) for net in nets for method in (net.prompt, net.decode)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda one: one(x), cached))
+    assert [one.origin for one in cached] == ["compiled"] * 8
+    expected = [method(x) for net in nets for method in (net.prompt, net.decode)]
+    assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
