@@ -29,6 +29,8 @@ class PlanItem:
     company: Hashable = ()
     part: str = ""
     most: int = 0
+    since: float = 0.0
+    """When it was first asked for (monotonic seconds)."""
 
 
 @dataclass(frozen=True, slots=True)

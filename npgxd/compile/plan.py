@@ -8,6 +8,8 @@ Each job that waits for kernels has a queue.  Promise:
   part to smaller queues that could start now.
 - Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
   start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
+- Patience: within a queue the costly come before the cheap, and what is under suspicion last; but what newer keys have passed for
+  longer than two batches may take is next, so that a job that keeps asking starves none of its own.
 - Company: what two small jobs need goes into one run if that makes neither wait longer than the start-up that it saves.
 """
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from npgxd.compile.batches import PlanItem
 
+PATIENCE: Final = 2
+"""A key is passed over by newer ones of its queue for at most so many times ``batch_s``."""
 START_UPS: Final = 10
 """A batch that nobody waits behind may take so many start-ups."""
 
@@ -111,7 +115,7 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
     first = order[0]
     rivals = [one for one in order[1:] if one.background == first.background and not one.running]
     behind = [one for one in rivals if len(_outside(one, first))]
-    items = _candidates(first.items())
+    items = _candidates(first.items(), PATIENCE * terms.batch_s)
     share = _share(first, behind, free, slots.runs)
     share = min(share, items[0].most) if items[0].most else share
     bound = terms.bound_s(others=bool(behind))
@@ -124,6 +128,7 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
     if left:
         longer, rest = fill(items, share, bound + terms.start_up_s)
         batch = batch if rest else longer
+    batch = Batch(tuple(longest_first(batch.items)))
     served = [first.name]
     for rival in behind:
         joined = _joined(batch, rival, share, free - share if slots.runs > 1 else 0, terms)
@@ -156,13 +161,24 @@ def _outside(one: Queue, first: Queue) -> Collection[str]:
     return [key for key in one.keys() if key not in inside]  # noqa: SIM118 -- a queue is no mapping
 
 
-def _candidates(items: Iterable[PlanItem]) -> list[PlanItem]:
-    """Those that may share a batch, longest first: what is under no suspicion before what is, the most work first."""
+def _candidates(items: Iterable[PlanItem], patience_s: float) -> list[PlanItem]:
+    """Those that may share a batch: what is under no suspicion before what is, the most work first; and of these the longest first.
+
+    What newer ones have passed for longer than ``patience_s`` comes before all that, the oldest first.
+    """
+    waiting = list(items)
+    overdue = max(item.since for item in waiting) - patience_s
     sets: defaultdict[tuple[object, str, int], list[PlanItem]] = defaultdict(list)
-    for item in items:
+    for item in waiting:
         sets[item.company, item.part, item.most].append(item)
-    chosen = min(sets.items(), key=lambda entry: (entry[0][1], -sum(item.cost_s for item in entry[1]), entry[1][0].key))
-    return longest_first(chosen[1])
+
+    def turn(members: list[PlanItem]) -> tuple[int, float, str, float, str]:
+        oldest = min(item.since for item in members)
+        work = (members[0].part, -sum(item.cost_s for item in members), members[0].key)
+        return (0, oldest, *work) if oldest < overdue else (1, 0.0, *work)
+
+    chosen = min(sets.values(), key=turn)
+    return sorted(longest_first(chosen), key=lambda item: item.since if item.since < overdue else math.inf)
 
 
 def _joined(batch: Batch, rival: Queue, share: int, spare: int, terms: Terms) -> Batch | None:

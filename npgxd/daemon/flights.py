@@ -61,6 +61,8 @@ class Flight:
     size: int
     cost_s: float
     """Seconds that it is expected to take on one compiler process."""
+    since: float = 0.0
+    """When it was first asked for (monotonic seconds)."""
     needs: dict[int, Need] = field(default_factory=dict)
     """uid -> that user's need of the same key."""
     waiters: dict[str, Waiter] = field(default_factory=dict)
@@ -110,7 +112,7 @@ class Flights:
         flight = self._flights.get(need.key)
         if flight is None:
             size = size_of(need.record.canonical)
-            flight = self._flights[need.key] = Flight(need, size, self._costs.kernel_s(need.record.op_type, size))
+            flight = self._flights[need.key] = Flight(need, size, self._costs.kernel_s(need.record.op_type, size), now)
             self._waiting += 1
             self.totals["added"] += 1
         flight.needs.setdefault(need.uid, need)
@@ -300,4 +302,5 @@ class Queued:
             Company.of(need),
             part=flight.part,
             most=flight.most,
+            since=flight.since,
         )

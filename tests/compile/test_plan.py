@@ -121,6 +121,20 @@ def test_suspects_keep_to_themselves_and_come_after_what_is_under_no_suspicion()
     assert plan(job).batch.keys == ("s0", "s2")
 
 
+def test_a_job_that_keeps_asking_starves_neither_its_cheap_kernels_nor_those_under_suspicion() -> None:
+    """Each batch takes 30 s, and as much as that is asked for anew meanwhile, all of it costlier than what has waited from the start."""
+    job = Job("a", [], shared=[PlanItem("cheap", "Add", "cheap", 0.1), PlanItem("bad", "Add", "bad", 5.0, part="alone:bad")])
+    started: list[str] = []
+    for turn in range(20):
+        job.shared += [PlanItem(f"t{turn}n{n}", "Add", f"t{turn}n{n}", 10.0, since=30.0 * turn) for n in range(24)]
+        planned = plan(job, Job("other", [1.0], since=1e9))
+        assert [item.cost_s for item in planned.batch.items] == sorted((i.cost_s for i in planned.batch.items), reverse=True)
+        started += planned.batch.keys
+        job.shared = [item for item in job.shared if item.key not in started]
+    assert {"cheap", "bad"} <= set(started)
+    assert started.index("bad") < started.index("t5n0")
+
+
 def test_what_ran_out_of_memory_gets_as_few_processes_as_it_may_have() -> None:
     planned = plan(Job("a", [], shared=[PlanItem(f"m{n}", "Add", f"m{n}", 1.0, 0, most=2) for n in range(20)]))
     assert (planned.processes, len(planned.batch.items)) == (2, 20)
