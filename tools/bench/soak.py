@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 COSTS = Costs(startup_s=0.5, per_op_s=0.2)
 """So that the workers are busy all the time, and still keep up."""
-LIMITS = "[store]\nmax_gb = 0.02\ngc_interval_s = 20\nrecent_s = 5\n"
+LIMITS = "[store]\nmax_gb = 0.004\ngc_interval_s = 20\nrecent_s = 5\n"
 """So that the store is at its limit all the time, and memory shows what leaks and not what is kept."""
 SAMPLE_S = 5.0
 LIFE_S = (60.0, 240.0)
