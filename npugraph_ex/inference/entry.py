@@ -46,7 +46,7 @@ class Header:
     """What an entry says of itself, for people and for binding it; ``facts`` say when it may be used.
 
     ``inputs`` are (name, where the bytecode takes it from, what it is); ``sizes`` the graph's symbolic sizes; ``needs`` the globals
-    that its bytecode reads and ``objects`` its constants that have a name; ``functions`` what its graph calls beside operators, and
+    that its bytecode reads and ``objects`` its constants that have a name; ``functions`` what its graph calls beside its ``operators``, and
     ``tensors`` describes the graph's constants.
     """
 
@@ -62,6 +62,7 @@ class Header:
     needs: Mapping[str, str]
     objects: Mapping[str, str]
     functions: Mapping[str, str]
+    operators: tuple[str, ...]
     tensors: tuple[Mapping[str, Any], ...]
 
 
@@ -92,7 +93,9 @@ class Entry:
         """
         header = self.header
         constants = tensors.loaded(header.tensors, self.constants)
-        stored = StoredGraph(GraphText(self.source, header.functions, constants), bytecode.code_of(self.program))
+        stored = StoredGraph(
+            GraphText(self.source, header.functions, header.operators, constants), bytecode.code_of(self.program)
+        )
         graph = ready(stored, engine_on(header.devices), header.sizes, options=options, name=name, build_dir=build_dir)
 
         def run(*inputs: Any) -> object:
@@ -125,6 +128,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
         "needs": code.needs,
         "objects": code.objects,
         "functions": text.functions,
+        "operators": text.operators,
         "tensors": described,
     }
     return pack(
@@ -186,6 +190,7 @@ def _header(told: Mapping[str, Any]) -> Header:
         needs={str(name): str(need) for name, need in told["needs"].items()},
         objects={str(text): str(name) for text, name in told["objects"].items()},
         functions={str(name): str(path) for name, path in told["functions"].items()},
+        operators=tuple(str(name) for name in told["operators"]),
         tensors=tuple(dict(item) for item in told["tensors"]),
     )
 

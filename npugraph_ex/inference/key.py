@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from npugraph_ex.inference.container import FORMAT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FunctionType
@@ -39,7 +41,7 @@ def key_of(
 ) -> str:
     """The first key to ask for: 64 hexadecimal digits. ``info`` is the model info of the entry's path."""
     told = {
-        "schema": SCHEMA,
+        "schema": [SCHEMA, FORMAT],
         "function": f"{function.__module__}.{function.__qualname__}",
         "info": info,
         "sources": _sources(function, instance),

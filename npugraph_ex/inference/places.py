@@ -97,7 +97,8 @@ def place_of(base: Path, instance: nn.Module, function: str, options: Options, *
     """Where the entry of ``instance``'s method called ``function`` lies. ConfigError if ``ranks`` do not suit the job."""
     check_ranks(ranks)
     rank = _rank_part(ranks)
-    return Place(base, tuple(part for part in (model_info(instance, options, dynamic=dynamic), rank, function) if part))
+    parts = (model_info(instance, options, dynamic=dynamic), rank, _OTHER.sub("_", function))
+    return Place(base, tuple(part for part in parts if part))
 
 
 def model_info(instance: nn.Module, options: Options, *, dynamic: bool) -> str:

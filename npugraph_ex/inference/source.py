@@ -30,10 +30,11 @@ _MODULES: Final = {"math": math, "operator": operator, "_operator": operator, "t
 
 @dataclass(frozen=True, slots=True)
 class GraphText:
-    """The source of ``forward(self, inputs...)``, the functions that it calls by name, and the tensors that it reads from ``self``."""
+    """The source of ``forward(self, inputs...)``, the functions and operators that it calls, and the tensors that it has as ``self``'s."""
 
     source: str
     functions: Mapping[str, str]
+    operators: tuple[str, ...]
     tensors: Mapping[str, torch.Tensor]
 
 
@@ -50,7 +51,8 @@ def written(module: fx.GraphModule) -> GraphText:
     module.graph.set_codegen(fx.graph.CodeGen())
     code = module.graph.python_code("self")
     functions = {name: _path(value) for name, value in code.globals.items() if name not in _NAMES}
-    return GraphText(code.src.strip() + "\n", functions, tensors)
+    operators = {str(node.target) for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}  # noqa: SLF001
+    return GraphText(code.src.strip() + "\n", functions, tuple(sorted(operators)), tensors)
 
 
 class _Tracer(fx.Tracer):
@@ -78,6 +80,8 @@ class StoredGraph:
     def __init__(self, text: GraphText, code: CodeType) -> None:
         if _HEAD.match(text.source) is None:
             raise EntryDamaged("the entry's graph is not a forward function")
+        for name in text.operators:
+            _check_operator(name)
         self._text = text
         self._root = torch.nn.Module()
         for name, tensor in text.tensors.items():
@@ -147,6 +151,16 @@ def _check_target(node: fx.Node) -> None:
     if isinstance(target, torch._ops.HigherOrderOperator):  # noqa: SLF001
         raise NotCacheable(f"the graph calls {target}, which holds what only this process has", why=Why.PROCESS_LOCAL)
     _path(target)
+
+
+def _check_operator(name: str) -> None:
+    """A custom operator is registered by its library: what a graph calls must be there before anybody counts on the graph."""
+    found: Any = torch.ops
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise EntryDamaged(f"the entry's graph calls the operator {name}, which is not registered in this process") from error
 
 
 def _path(value: Any) -> str:

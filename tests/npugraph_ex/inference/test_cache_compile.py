@@ -326,6 +326,8 @@ def test_a_model_class_cannot_lead_out_of_the_cache_dir(tmp_path):
     evil = type("../../etc/passwd", (Net,), {})()
     assert ".." not in places.model_info(evil, read_options(None), dynamic=True)
     assert "/" not in places.model_info(evil, read_options(None), dynamic=True)
+    place = places.place_of(tmp_path, Net(), "../../x", read_options(None), dynamic=True, ranks=Ranks())
+    assert place.parts[-1] == "______x"
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
@@ -450,3 +452,28 @@ def test_methods_that_are_first_called_at_once_from_many_threads_are_all_cached(
     assert [one.origin for one in cached] == ["compiled"] * 8
     expected = [method(x) for net in nets for method in (net.prompt, net.decode)]
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
+
+
+class Custom(nn.Module):
+    def method(self, x):
+        return torch.ops.npugraph_ex_tests.twice(x) + 1
+
+
+def test_a_custom_operator_is_kept_by_name_and_missed_where_it_is_not_registered(cache, caplog):
+    def started():
+        library = torch.library.Library("npugraph_ex_tests", "FRAGMENT")
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        return library
+
+    x = torch.ones(3)
+    library = started()
+    for origin in ("compiled", "file"):
+        cached = cache_compile(Custom().method, cache_dir=cache)
+        assert torch.equal(cached(x), x * 2 + 1)
+        assert cached.origin == origin
+    library._destroy()
+    missing = cache_compile(Custom().method, cache_dir=cache)
+    with pytest.raises((AttributeError, RuntimeError)):
+        missing(x)
+    assert "twice" in caplog.text

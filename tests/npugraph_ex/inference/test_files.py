@@ -145,6 +145,15 @@ def test_fc58_a_directory_that_others_may_write_is_not_entered(entry, mode, capl
     assert again() == "file"
 
 
+def test_fc58_a_cache_dir_that_everybody_may_write_is_refused_at_once(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(EntryRefused, match="others may write"):
+        cache_compile(Net().method, cache_dir=tmp_path / "open")
+    (tmp_path / "open").chmod(0o775)  # a umask of 002 is nobody's fault
+    cache_compile(Net().method, cache_dir=tmp_path / "open")
+
+
 def test_fc58_a_linked_entry_or_directory_is_not_followed(entry, tmp_path, caplog):
     path, again = entry
     aside = tmp_path / "aside"
