@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from npugraph_ex.inference.calls_source import CHECK, Bound, bound_constants
+from npugraph_ex.inference.calls_bound import Bound, bound_constants
+from npugraph_ex.inference.calls_source import CHECK
 from npugraph_ex.inference.facts_settings import asker
 from npugraph_ex.inference.facts_tensors import storage_format
 from npugraph_ex.inference.facts_values import Unencodable, encode

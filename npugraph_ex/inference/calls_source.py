@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import ast
 import keyword
-import math
 from collections import Counter
-from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
+from npugraph_ex.inference.facts_shapes import used
 from npugraph_ex.inference.facts_tensors import TensorFact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import torch
+    from collections.abc import Iterator, Sequence
 
     from npugraph_ex.inference.facts import Fact, Facts
-    from npugraph_ex.inference.facts_paths import Node
-from npugraph_ex.inference.facts_paths import scalar
-from npugraph_ex.inference.facts_shapes import used
 
 CHECK: Final = "check_call"
 _MUTABLE: Final = frozenset({"list", "dict", "set", "deque", "OrderedDict"})
@@ -59,19 +53,6 @@ _PHRASES: Final = {
 """When a fact of that kind does not hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What the text uses beside constants: the function that is called, and how to compare what has no short phrase."""
-
-    function: FunctionType
-    differs: Callable[[int, object], bool]
-    keys_differ: Callable[[int, Any], bool]
-    holds_otherwise: Callable[[int, Any], bool]
-    settings: Callable[[], bool]
-    storages: Callable[[tuple[Any, ...]], list[int]]
-    format: Callable[[torch.Tensor], int | None]
-
-
 def compiled(facts: Facts, code: CodeType) -> CodeType:
     """The check as a code object, ready to be marshalled; ``code`` is the function's own, for its parameters."""
     module = compile(source(facts, code), "<npugraph_ex call check>", "exec", dont_inherit=True)
@@ -91,14 +72,15 @@ def prefix_beside(names: Sequence[str]) -> str:
     return prefix
 
 
-def _parameters(code: CodeType) -> list[str]:
+def parameters(code: CodeType) -> list[str]:
+    """The names of a function's parameters, in order."""
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
     return list(code.co_varnames[:count])
 
 
 def _header(code: CodeType) -> str:
     """The function's parameters; every one may be left out here, the function's own defaults are put in at load."""
-    names = iter(_parameters(code))
+    names = iter(parameters(code))
     parts = [f"{next(names)}=None" for _ in range(code.co_posonlyargcount)]
     parts += ["/"] if parts else []
     parts += [f"{next(names)}=None" for _ in range(code.co_argcount - code.co_posonlyargcount)]
@@ -117,8 +99,9 @@ class _Writer:
     def __init__(self, facts: Facts, code: CodeType) -> None:
         self._facts = facts
         self._code = code
-        self._own = prefix_beside(_parameters(code))
+        self._own = prefix_beside(parameters(code))
         self._uses = _uses(facts)
+        self._shared = shared_constants(facts)
         self._known: dict[int, str] = {}
         self._lines: list[str] = []
 
@@ -184,7 +167,7 @@ class _Writer:
             case "value":
                 yield self._equal(number, fact)
             case "tensor":
-                yield self._tensor(number, self._value(fact.node), TensorFact.parse(data))
+                yield self._tensor(self._value(fact.node), TensorFact.parse(data))
             case "contains" if isinstance(data[0], str):
                 yield f"({data[0]!r} in {self._value(fact.node)}) is not {bool(data[1])}"
             case "keys" if not _texts(data):
@@ -219,22 +202,24 @@ class _Writer:
             return f"{own}differs({number}, {value})"
         return f"({own}f := {value}) is not {own}k{own}{number} and {own}differs({number}, {own}f)"
 
-    def _tensor(self, number: int, value: str, fact: TensorFact) -> str:
+    def _tensor(self, value: str, fact: TensorFact) -> str:
         own = self._own
         if not value.isidentifier():
             self._lines.append(f"{own}f = {value}")
             value = f"{own}f"
         parts = [
-            f"type({value}) is not {own}k{own}{number}",
-            f"{value}.dtype is not {own}d{number}",
-            f"{value}.device != {own}p{number}",
+            f"type({value}) is not {own}kind{self._shared['kind', fact.kind]}",
+            f"{value}.dtype is not {own}dtype{self._shared['dtype', fact.dtype]}",
+            f"not {value}.is_cpu"
+            if fact.device == "cpu"
+            else f"{value}.device != {own}device{self._shared['device', fact.device]}",
             f"{value}.requires_grad{' is False' if fact.requires_grad else ''}",
             *self._sizes(f"{value}.shape", fact.sizes),
         ]
         if fact.layout == "torch.strided":
             parts += self._sizes(f"{value}.stride()", fact.strides)
         else:
-            parts.append(f"{value}.layout is not {own}y{number}")
+            parts.append(f"{value}.layout is not {own}layout{self._shared['layout', fact.layout]}")
         if fact.offset is not None:
             parts.append(f"{value}.storage_offset() != {int(fact.offset)}")
         if "complex" in fact.dtype:
@@ -268,6 +253,20 @@ class _Writer:
             ask = value if part == "value" else f"{value}.{_PARTS[part]}({'' if axis is None else int(axis)})"
             text = text.replace(f"S[{number}]", ask)
         return text
+
+
+TENSOR_PARTS: Final = ("kind", "dtype", "device", "layout")
+
+
+def shared_constants(facts: Facts) -> dict[tuple[str, str], int]:
+    """A number for each class, dtype, device and layout of some tensor: many have the same."""
+    found: dict[tuple[str, str], int] = {}
+    for fact in facts.facts:
+        if fact.kind == "tensor":
+            tensor = TensorFact.parse(fact.data)
+            for part in TENSOR_PARTS:
+                found.setdefault((part, getattr(tensor, part)), len(found))
+    return found
 
 
 def _uses(facts: Facts) -> Counter[int]:
@@ -305,75 +304,3 @@ def _has_mutable(data: Any) -> bool:
     if isinstance(data, list):
         return bool(data) and (data[0] in _MUTABLE or any(_has_mutable(item) for item in data[1:]))
     return False
-
-
-# ---- binding ------------------------------------------------------------------------------------------------------------------
-
-
-def bound_constants(facts: Facts, values: Sequence[Any], bound: Bound) -> dict[str, Any]:
-    """The globals of the check: what a whole check has just found at each place."""
-    code = bound.function.__code__
-    own = prefix_beside(_parameters(code))
-    constants: dict[str, Any] = {
-        "math": math,
-        f"{own}function": bound.function,
-        f"{own}code": code,
-        f"{own}defaults": bound.function.__defaults__,
-        f"{own}kwdefaults": bound.function.__kwdefaults__,
-        f"{own}globals": bound.function.__globals__,
-        f"{own}cells": dict(zip(code.co_freevars, bound.function.__closure__ or (), strict=True)),
-        f"{own}scalar": scalar,
-        f"{own}differs": bound.differs,
-        f"{own}keys_differ": bound.keys_differ,
-        f"{own}holds_otherwise": bound.holds_otherwise,
-        f"{own}settings": bound.settings,
-        f"{own}storages": bound.storages,
-        f"{own}format": bound.format,
-        f"{own}methods_differ": _methods(facts, values),
-    }
-    for number, node in enumerate(facts.nodes):
-        if _is_bound(node):
-            constants[f"{own}k{number}"] = values[number]
-    for number, fact in enumerate(facts.facts):
-        constants |= {own + name: value for name, value in _of_fact(own, number, fact, values)}
-    return constants
-
-
-def _is_bound(node: Node) -> bool:
-    base, step, _key = node
-    return base < 0 and step in {"module", "builtin", "function"}
-
-
-def _of_fact(own: str, number: int, fact: Fact, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    if fact.node < 0:
-        return
-    value = values[fact.node]
-    match fact.kind:
-        case "type":
-            yield f"t{fact.data}", type(value)
-        case "value":
-            yield f"k{own}{number}", value
-            if isinstance(value, FunctionType):
-                yield f"c{number}", value.__code__
-        case "keys":
-            yield f"k{own}{number}", list(value)
-        case "own":
-            yield f"k{own}{number}", frozenset(value.__dict__)
-        case "tensor":
-            yield f"k{own}{number}", type(value)
-            yield f"d{number}", value.dtype
-            yield f"p{number}", value.device
-            yield f"y{number}", value.layout
-
-
-def _methods(facts: Facts, values: Sequence[Any]) -> Callable[[], bool]:
-    """Whether a method that the trace could reach was replaced since: found on the class as its instances find it."""
-    classes = {fact.data: type(values[fact.node]) for fact in facts.facts if fact.kind == "type"}
-    watched = [
-        (kind, name, found)
-        for number, kind in sorted(classes.items())
-        for name in sorted({name for _base, body in facts.classes[number].described for name, _code in body})
-        if not (name.startswith("__") and kind.__module__.startswith("torch."))
-        if (found := getattr(kind, name, None)) is getattr(kind, name, None)
-    ]
-    return lambda: any(getattr(kind, name, None) is not found for kind, name, found in watched)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tools.bench import cache, cold_clients, files, fuzz, library, lookups, schedule, simulated_schedule, soak
+from tools.bench import cache, call_check, cold_clients, files, fuzz, library, lookups, schedule, simulated_schedule, soak
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -166,6 +166,7 @@ BENCHES: dict[str, Bench] = {
     "publish": files.publish,
     "fingerprint": files.fingerprint,
     "cache": cache.cache,
+    "call": call_check.call_check,
     "lookups": lookups.lookups,
 }
 
