@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from npgxd.cli.main import build_parser
 from npgxd.config import SECTIONS, load
+from npgxd.daemon.main import build_parser as build_daemon_parser
 from npgxd.wire import admin
 from npgxd.wire.parsing import REPLIES, REQUESTS
 
@@ -83,3 +87,44 @@ def test_every_test_that_a_document_names_exists() -> None:
         for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
             assert (ROOT / path).is_file(), f"{page.name} names {path}"
             assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{page.name} names {path}::{name}"
+
+
+PAGES = [ROOT / "README.md", ROOT / "README.zh-CN.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def told_commands(page: Path) -> list[list[str]]:
+    """Every npgxctl and npgxd command of a page: in its code lines, and between backticks."""
+    lines = [line.partition("  #")[0] for line in re.findall(r"^    (\S.*)$", page.read_text(), flags=re.MULTILINE)]
+    lines += [told.replace("\n", " ") for told in re.findall(r"`((?:npgxctl|npgxd) [^`]+)`", page.read_text())]
+    words = [shlex.split(part) for line in lines for part in re.split(r"&&|;|\||&$", line) if "npgx" in part]
+    return [each[each.index(name) :] for each in words for name in ("npgxctl", "npgxd") if name in each[:1]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_document_tells_is_one_with_those_options(page: Path) -> None:
+    (subparsers,) = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    for name, *words in told_commands(page):
+        parser = build_daemon_parser()
+        if name == "npgxctl" and words[0].startswith("--"):
+            parser = build_parser()
+        elif name == "npgxctl" and words[0] != "COMMAND":
+            assert words[0] in subparsers.choices, f"{page.name}: npgxctl {words[0]}"
+            parser = subparsers.choices[words[0]]
+        given = {word.strip("[]").partition("=")[0] for word in words if word.strip("[").startswith("--")} - {"--help"}
+        unknown = given - set(parser._option_string_actions)
+        assert not unknown, f"{page.name}: {name} {' '.join(words)}: {unknown}"
+
+
+def test_both_readmes_tell_the_same_commands_and_name_the_same_pages() -> None:
+    def facts(name: str) -> tuple[list[str], set[str]]:
+        page = text(name)
+        commands = [line.partition("  #")[0].rstrip() for line in re.findall(r"^    (\S.*)$", page, flags=re.MULTILINE)]
+        return commands, set(re.findall(r"\]\(((?:docs/)?[\w-]+\.md)\)", page)) - {"README.md", "README.zh-CN.md"}
+
+    assert facts("README.md") == facts("README.zh-CN.md")
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -35,7 +35,7 @@ DESCRIPTORS = 16_384
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the daemon until it is asked to stop; the process's exit code."""
     begun = time.monotonic()
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     try:
         config = load(options.config, user=options.user, environ=os.environ)
         _log_to_stderr(config.daemon.log_level)
@@ -116,7 +116,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command."""
     parser = _Parser(prog="npgxd", description="The node's owner of CANN static kernels.", epilog="See also: npgxctl")
     parser.add_argument("--config", type=Path, metavar="FILE", help="read this TOML file instead of /etc/npgxd/npgxd.toml")
     parser.add_argument(
