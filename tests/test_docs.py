@@ -16,6 +16,7 @@ from npgxd.config import SECTIONS, load
 from npgxd.daemon.main import build_parser as build_daemon_parser
 from npgxd.wire import admin
 from npgxd.wire.parsing import REPLIES, REQUESTS
+from npgxd.wire.states import Reason
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,3 +129,8 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_reason_that_a_process_can_be_told_is_explained() -> None:
+    table = text("docs/operations.md").partition("## Every reason")[2].partition("\n## ")[0]
+    assert [reason for reason in Reason if f"`{reason}`" not in table] == []
