@@ -47,13 +47,15 @@ class CallCheck:
     def __call__(self, *args: Any, **kwargs: Any) -> str:
         """No exception leaves it for a call that the function itself would accept."""
         try:
-            if self._quick(*args, **kwargs) == FITS:
-                return ""
+            found = self._quick(*args, **kwargs)
         except TypeError:
-            pass  # arguments that do not fit the function: the closer look says so
-        return self._whole(args, kwargs)
+            found = LOOK_CLOSER  # arguments that do not fit the function: the closer look says so
+        return "" if found == FITS else self._closer(found, args, kwargs)
 
-    def _whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def _closer(self, found: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The fact that the quick check stumbled over; if that one holds after all, every fact."""
+        if found >= 0 and (reason := Misfits(self._facts, self._function, args, kwargs, only=found).first()):
+            return reason
         checked = Misfits(self._facts, self._function, args, kwargs)
         reason = checked.first()
         if not reason and self._bindings < _MOST_BINDINGS:

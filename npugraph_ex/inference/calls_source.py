@@ -271,19 +271,7 @@ def shared_constants(facts: Facts) -> dict[tuple[str, str], int]:
 
 def _uses(facts: Facts) -> Counter[int]:
     """How often the text names each place."""
-    uses: Counter[int] = Counter()
-    for fact in facts.facts:
-        match fact.kind:
-            case "range":
-                uses.update(place[0] for place in fact.data[1])
-            case "distinct":
-                uses.update(fact.data)
-            case "storage":
-                uses.update(fact.data[0])
-            case "same":
-                uses.update((fact.node, fact.data))
-            case _:
-                uses[fact.node] += 1
+    uses = Counter(node for fact in facts.facts for node in fact.nodes)
     for number in range(len(facts.nodes) - 1, -1, -1):
         base = facts.nodes[number][0]
         if base >= 0 and uses[number]:

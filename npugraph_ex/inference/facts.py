@@ -43,6 +43,20 @@ class Fact(NamedTuple):
     node: int
     data: Any
 
+    @property
+    def nodes(self) -> list[int]:
+        """Every node that it is about."""
+        match self.kind:
+            case "distinct":
+                return list(self.data)
+            case "storage":
+                return list(self.data[0])
+            case "range":
+                return [node for node, _part, _axis in self.data[1]]
+            case "same":
+                return [self.node, self.data]
+        return [self.node]
+
 
 @dataclass(frozen=True, slots=True)
 class ClassFact:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from types import CellType, FunctionType, ModuleType
 
 Node = tuple[int, str, Any]
@@ -198,17 +198,28 @@ ROOTS: Final = frozenset(_STARTS)
 STEPS: Final = frozenset(_STEPS)
 
 
-def follow(nodes: Sequence[Node], roots: Roots) -> list[Any]:
-    """The value at each node; MISSING where there is none, and wherever that is the base."""
+def follow(nodes: Sequence[Node], roots: Roots, wanted: Collection[int] | None = None) -> list[Any]:
+    """The value at each node, or at those that are ``wanted``; MISSING where there is none, and wherever that is the base."""
     found: list[Any] = []
-    for base, step, key in nodes:
+    for number, (base, step, key) in enumerate(nodes):
+        if (wanted is not None and number not in wanted) or (base >= 0 and found[base] is MISSING):
+            found.append(MISSING)
+            continue
         try:
-            if base < 0:
-                found.append(_STARTS[step](key, roots))
-            else:
-                found.append(MISSING if found[base] is MISSING else _STEPS[step](found[base], key))
+            found.append(_STARTS[step](key, roots) if base < 0 else _STEPS[step](found[base], key))
         except (AttributeError, LookupError, TypeError, ValueError, RuntimeError):
             found.append(MISSING)
+    return found
+
+
+def with_bases(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
+    """These nodes and all that they start from."""
+    found: set[int] = set()
+    for number in numbers:
+        at = number
+        while at >= 0 and at not in found:
+            found.add(at)
+            at = nodes[at][0]
     return found
 
 

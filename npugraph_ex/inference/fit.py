@@ -10,7 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 from npugraph_ex.inference.codes import class_described, class_name, code_digest, own_names
-from npugraph_ex.inference.facts_paths import MISSING, Roots, follow, spoken
+from npugraph_ex.inference.facts_paths import MISSING, Roots, follow, spoken, with_bases
 from npugraph_ex.inference.facts_settings import settings_now, versions_now
 from npugraph_ex.inference.facts_shapes import NoRange, holds
 from npugraph_ex.inference.facts_tensors import TensorFact, aliases, tensor_misfit
@@ -59,9 +59,12 @@ def _is_value(given: Any) -> bool:
 class Misfits:
     """The facts of one entry against one call of one function."""
 
-    def __init__(self, facts: Facts, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """For the call ``function(*args, **kwargs)``, self included."""
+    def __init__(
+        self, facts: Facts, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any], *, only: int | None = None
+    ) -> None:
+        """For the call ``function(*args, **kwargs)``, self included; of all facts, or of number ``only``."""
         self._facts = facts
+        self._chosen = facts.facts if only is None else facts.facts[only : only + 1]
         self._names = frozenset(facts.names)
         self.values: list[Any] = []
         """What was found at each node."""
@@ -72,7 +75,8 @@ class Misfits:
             return
         self._unbound = ""
         bound.apply_defaults()
-        self.values = follow(facts.nodes, Roots(function, bound.arguments))
+        wanted = None if only is None else with_bases(facts.nodes, facts.facts[only].nodes)
+        self.values = follow(facts.nodes, Roots(function, bound.arguments), wanted)
 
     def first(self) -> str:
         """The first fact that does not hold; "" if all do."""
@@ -80,7 +84,7 @@ class Misfits:
             return self._unbound
         known: dict[int, type] = {}
         checks: dict[type, bool] = {}
-        for fact in self._facts.facts:
+        for fact in self._chosen:
             try:
                 reason = self._misfit(fact, known, checks)
             except (TypeError, AttributeError, ValueError, RuntimeError) as error:
