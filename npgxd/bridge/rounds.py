@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from npgxd.wire.codec import Record
+    from npgxd.wire.messages import Rejected
 
 log = logging.getLogger("npgxd")
 
@@ -98,11 +99,14 @@ class Rounds:
     def _directory(self, wanted: Asked) -> Iterator[Path]:
         """The documented directory of this round; a temporary one where that cannot be made."""
         try:
-            yield Path(self._module.safe_resolve_output_dir(wanted.build_dir))
+            documented = Path(self._module.safe_resolve_output_dir(wanted.build_dir))
         except (OSError, ValueError, RuntimeError) as error:
             warn_once("bridge outputs", f"static_kernel_compile_outputs is not written: {error}")
-            with tempfile.TemporaryDirectory(prefix="npgxd-") as temporary:
-                yield Path(temporary)
+        else:
+            yield documented
+            return
+        with tempfile.TemporaryDirectory(prefix="npgxd-") as temporary:
+            yield Path(temporary)
 
     def _record(
         self, graph: Callable[..., object], args: tuple[Any, ...], inputs: dict[str, Any], directory: Path, label: str
@@ -130,11 +134,11 @@ class Rounds:
         try:
             if not outputs.is_dumped(directory):
                 return Outcome(ClientState.DEGRADED, Reason.DUMP_SWITCH_HELD, _NO_DUMP, _PROFILER)
-            dumped, _rejected = outputs.read_records(directory)
+            dumped, unreadable = outputs.read_records(directory)
             records = [item for item in dumped if not self._module._is_in_blacklist(item[0])]  # noqa: SLF001 -- its setter's list
             if not wanted.beside_cache:
                 outputs.write_selected(directory, records)
-            return self._settle(client, label, wanted, directory, records)
+            return _with_unreadable(self._settle(client, label, wanted, directory, records), unreadable)
         except Exception as error:  # the model runs on, with dynamic kernels
             log.debug("npgxd: graph %s", label, exc_info=error)
             return Outcome(ClientState.DEGRADED, Reason.RECORDING_FAILED, f"{type(error).__name__}: {error}")
@@ -163,6 +167,15 @@ class Rounds:
                 outcome, state=ClientState.DEGRADED, reason=Reason.RESELECT_FAILED, detail=f"reselecting failed: {error}"
             )
         return outcome
+
+
+def _with_unreadable(outcome: Outcome, unreadable: list[Rejected]) -> Outcome:
+    """Records that the dump left and nobody can read are not covered, which is to be said."""
+    if not unreadable or not (outcome.installed or outcome.reason is Reason.NOTHING_TO_COMPILE):
+        return outcome
+    detail = f"{len(unreadable)} of the dumped records cannot be used: {unreadable[0].name}: {unreadable[0].reason}"
+    rejected = (*unreadable, *outcome.rejected)
+    return replace(outcome, state=ClientState.DEGRADED, reason=Reason.BAD_RECORDS, detail=detail, rejected=rejected)
 
 
 @contextmanager
