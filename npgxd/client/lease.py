@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from npgxd.wire.messages import LeaseOffer, Welcome
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To pass through: the directory of the leases cannot be listed, and need not be."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 

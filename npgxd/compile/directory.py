@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.errors import CompileError
 from npgxd.store.disk import DISK
+from npgxd.store.plain import tree_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -173,7 +174,7 @@ def prune_jobs(jobs_dir: Path, keep: int, max_bytes: int, *, running: Collection
     ]
     kept = kept_bytes = removed = 0
     for path in sorted(ended, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
-        size = _size(path)
+        size = tree_bytes(path)
         if kept < keep and kept_bytes + size <= max_bytes:
             kept += 1
             kept_bytes += size
@@ -181,12 +182,3 @@ def prune_jobs(jobs_dir: Path, keep: int, max_bytes: int, *, running: Collection
             DISK.remove_tree(path)
             removed += 1
     return Pruned(removed, kept, kept_bytes)
-
-
-def _size(root: Path) -> int:
-    total = 0
-    for directory, _, files in os.walk(root):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += Path(directory, name).lstat().st_size
-    return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -108,7 +107,7 @@ def extraction_for(*, install_path: bool) -> Extraction:
 def _found(directory: JobDirectory) -> Path | None:
     for place in _AI_CORE_PLACES:
         found = directory.install / place
-        if found.is_dir() and not found.is_symlink() and os.path.realpath(found).startswith(os.path.realpath(directory.install)):
+        if found.is_dir() and not found.is_symlink() and found.resolve().is_relative_to(directory.install.resolve()):
             return found
     return None
 

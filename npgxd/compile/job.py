@@ -11,10 +11,15 @@ import msgpack
 from npgxd.compile.costs import RunSeen
 from npgxd.compile.narrowing import Seen
 from npgxd.toolchain.flags import CompilerFlags
+from npgxd.wire.printable import one_line
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+MAX_REASON = 1000
+"""Characters of a reason or a note: they quote what compilers and packages chose."""
+MAX_NOTES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +225,13 @@ def pack_event(event: WorkerEvent) -> bytes:
                     "package": None if made is None else [made.digest, made.name, made.staged],
                     "kernels": [[kernel.key, kernel.staged, kernel.cost_s] for kernel in event.kernels],
                     "failed": [
-                        [one.key, str(one.outcome), one.reason, one.transient, one.narrow, str(one.seen)] for one in event.failed
+                        [one.key, str(one.outcome), one_line(one.reason, MAX_REASON), one.transient, one.narrow, str(one.seen)]
+                        for one in event.failed
                     ],
                     "wall_s": event.wall_s,
                     "exit_code": event.exit_code,
                     "log_tail": event.log_tail,
-                    "notes": list(event.notes),
+                    "notes": [one_line(note, MAX_REASON) for note in event.notes[:MAX_NOTES]],
                     "stuck": list(event.stuck),
                     "measured": [event.measured.start_up_s, event.measured.ending_s, event.measured.peak_bytes],
                 }

@@ -9,6 +9,8 @@ from pathlib import Path
 from npgxd.errors import CompileError
 
 _SUCCESS = re.compile(r"generate run package (\S+\.run) success")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}\.run")
+"""It names a file in every rank's output tree, and is shown to people."""
 
 
 class SuccessLine:
@@ -25,12 +27,14 @@ class SuccessLine:
 
 
 def find_packages(out: Path) -> list[str]:
-    """The names of the run packages in the output directory; CompileError if one is not a plain file."""
+    """The names of the run packages in the output directory; CompileError if one is not a plain file, or has a strange name."""
     names: list[str] = []
     for entry in sorted(os.scandir(out), key=lambda entry: entry.name):
         if not entry.name.endswith(".run"):
             continue
         if not entry.is_file(follow_symlinks=False):
             raise CompileError(f"op_compiler left {entry.name}, which is not a plain file")
+        if not _NAME.fullmatch(entry.name):
+            raise CompileError(f"op_compiler left {entry.name!r}, which is no name of a run package")
         names.append(entry.name)
     return names

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npgxd.compile.verify import Verdict, VerifiedKernel
 
 _PACKAGE = "package.run"
+_MAX_PACKAGE = 4 * 1024 * 1024 * 1024
 
 
 class Staging:
@@ -30,7 +31,7 @@ class Staging:
         self._spec = spec
         self._root = spec.staging_dir / spec.job_id
         DISK.make_directory(self._root, 0o700)
-        digest, _ = DISK.copy_file(package, self._root / _PACKAGE, beneath=package.parent)
+        digest, _ = DISK.copy_file(package, self._root / _PACKAGE, beneath=package.parent, most=_MAX_PACKAGE)
         DISK.fsync_directory(self._root)
         self.made = MadePackage(digest, package.name, self._relative(self._root / _PACKAGE))
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from npgxd.compile.job import JobItem, JobSpec
 
 _MAX_KERNEL_JSON = 16 * 1024 * 1024
+_MAX_OBJECT = 1024 * 1024 * 1024
+_MAX_ENTRIES = 40_000
+"""Of one index: two for each record of the largest round."""
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ def verify(ai_core: Path, spec: JobSpec) -> Verdict:
         entries = parse_index(read_plain(ai_core / index, MAX_INDEX_BYTES, beneath=ai_core))
     except StoreError as error:
         raise CompileError(f"the run package's index cannot be used: {error.message}", transient=True) from error
+    if len(entries) > _MAX_ENTRIES:
+        raise CompileError(f"the run package's index has {len(entries)} kernels, more than any round", transient=True)
     owners = _Owners(spec.items, both=not spec.flags.follow_op_params_jit)
     return _verdict([_look(ai_core, entry, owners) for entry in entries], owners)
 
@@ -110,9 +116,14 @@ def _only_package(ai_core: Path, family: str) -> str:
     if len(indexed) == 1:
         return indexed[0]
     if indexed:
-        raise CompileError(f"the run package installed {len(indexed)} packages: {', '.join(indexed)}", transient=True)
-    seen = f"it installed {', '.join(names)}" if names else "it installed no package directory"
+        raise CompileError(f"the run package installed {len(indexed)} packages: {_listed(indexed)}", transient=True)
+    seen = f"it installed {_listed(names)}" if names else "it installed no package directory"
     raise CompileError(f"the run package has no index for {family} ({seen})", transient=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def _look(ai_core: Path, entry: PackagedEntry, owners: _Owners) -> _Looked:
@@ -147,7 +158,7 @@ def _check_bytes(ai_core: Path, name: PurePosixPath, described: Mapping[str, Any
     """The digest of the object, which is the one that its json tells."""
     try:
         check_stem(name.stem)
-        digest, _ = digest_plain(ai_core / name, beneath=ai_core)
+        digest, _ = digest_plain(ai_core / name, beneath=ai_core, most=_MAX_OBJECT)
     except StoreError as error:
         raise _Unusable(f"{name.name} cannot be used: {_brief(error)}") from error
     if described.get("sha256") != digest:

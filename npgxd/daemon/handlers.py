@@ -17,6 +17,7 @@ from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.codec import pack_records
 from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.form import Message
+from npgxd.wire.printable import one_line
 from npgxd.wire.states import ClientState, Reason, Strategy
 from npgxd.wire.switch_messages import Switch
 
@@ -163,7 +164,7 @@ class Handlers:
             )
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
         if report.state is not ClientState.RECORDING:
-            reason, detail = _printable(report.reason), _printable(report.detail)
+            reason, detail = one_line(report.reason, limits.MAX_NAME), one_line(report.detail, limits.MAX_TEXT)
             settled = self._coordinator.rounds.get(session.round)
             known = settled is not None and settled.result is not None and settled.result.reason == report.reason
             # What became of its round was logged when that was settled.
@@ -252,8 +253,3 @@ class Handlers:
         view = self._stores.leases.confirm(leased.lease)
         self._coordinator.loaded(session, view)
         return messages.Done(), []
-
-
-def _printable(text: str) -> str:
-    """What a client says, as one line of a log."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -22,6 +22,7 @@ from npgxd.store.artifact_file import artifact_id
 from npgxd.store.artifact_memory import Note, Verdict
 from npgxd.wire import artifact_messages as m
 from npgxd.wire.messages import Done
+from npgxd.wire.printable import one_line
 from npgxd.wire.states import ArtifactState
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 BAD_REPORTS: Final = 2
 """So many reports that an entry could not be loaded set it aside."""
 LOAD_FAILED: Final = "LOAD_FAILED"
+SAID: Final = 500
+"""Characters of what a client says that are logged."""
 FLUSH_S: Final = 10.0
 """So long last uses, counters and notes wait until they are written down: that takes a commit, for which look-ups wait."""
 Reply = tuple["Message", list[bytes]]
@@ -246,7 +249,9 @@ class Lookups:
             self._remember(session, bad.key, row.label, "", f"the entry of uid {row.uid} could not be loaded: {bad.reason}")
             return Done(), []
         times = self._store.rows.blame(row.id, bad.reason)
-        log.warning("uid %d pid %d cannot load %s: %s", session.peer.uid, session.peer.pid, row.key[:16], _line(bad.reason))
+        log.warning(
+            "uid %d pid %d cannot load %s: %s", session.peer.uid, session.peer.pid, row.key[:16], one_line(bad.reason, SAID)
+        )
         if times >= BAD_REPORTS:
             first = row.bad_reason or bad.reason
             again = self._store.memory.verdict(row.id) is not None
@@ -261,14 +266,9 @@ class Lookups:
         verdict = Verdict(artifact_id(scope, key), key, scope, session.peer.uid, label, code, reason[:4000], time.time())
         self._store.memory.remember(verdict)
         if code:
-            log.info("uid %d: %s cannot be cached: %s: %s", session.peer.uid, key[:16], code, _line(reason))
+            log.info("uid %d: %s cannot be cached: %s: %s", session.peer.uid, key[:16], code, one_line(reason, SAID))
 
     def _note(self, session: Session, note: m.CacheNote, _frames: tuple[bytes, ...], now: float) -> Reply:
         self._next_flush = min(self._next_flush, now + FLUSH_S)
         self._store.memory.note(Note(note.key, session.peer.uid, note.label, note.outcome, note.reason, time.time()))
         return Done(), []
-
-
-def _line(text: str) -> str:
-    """What a client says, as part of one line of a log."""
-    return "".join(char if char.isprintable() else "?" for char in text[:500])

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from npgxd.store.plain import CHUNK, chunks, open_plain
+from npgxd.store.plain import CHUNK, chunks, open_plain, tree_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -45,7 +45,7 @@ def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Gen
     """Remove the oldest of what was found damaged until at most ``limit`` bytes are left; the bytes that are left."""
     found: list[tuple[int, str, int]] = []
     for entry in os.scandir(state.quarantine):
-        found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name, _size(Path(entry.path))))
+        found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name, tree_bytes(Path(entry.path))))
         yield Step("quarantine", len(found), 0)
     total = sum(size for _, _, size in found)
     for _, name, size in sorted(found):
@@ -69,12 +69,3 @@ def digest_slowly(path: Path, what: str) -> Generator[Step, None, tuple[str, int
             if len(piece) == CHUNK:
                 yield Step(what, 0, 0)
     return digest.hexdigest(), size
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file, or of a tree."""
-    total = path.lstat().st_size
-    if path.is_dir() and not path.is_symlink():
-        for directory, _, files in os.walk(path):
-            total += sum(Path(directory, name).lstat().st_size for name in files)
-    return total

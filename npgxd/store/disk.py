@@ -37,6 +37,8 @@ _HINTS: Final = {
     errno.EMFILE: "The daemon is out of file descriptors: raise LimitNOFILE",
     errno.ENAMETOOLONG: "Use a shorter state_dir",
 }
+_DEEP: Final = 64
+"""Directories within each other that are held open at once."""
 _LINK_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP})
 
 
@@ -111,12 +113,20 @@ class Disk:
                 os.close(fd)
 
     def copy_file(
-        self, source: Path, target: Path, mode: int = FILE_MODE, *, beneath: Path | None = None, durable: bool = True
+        self,
+        source: Path,
+        target: Path,
+        mode: int = FILE_MODE,
+        *,
+        beneath: Path | None = None,
+        durable: bool = True,
+        most: int | None = None,
     ) -> tuple[str, int]:
-        """Copy a plain file to a new name; its sha256 and size, taken while copying."""
+        """Copy a plain file, of at most ``most`` bytes, to a new name; its sha256 and size, taken while copying."""
         digest = hashlib.sha256()
         size = 0
-        with open_plain(source, beneath=beneath) as fd, explained("write", target), self._new_file(target, mode) as out:
+        reading = open_plain(source, beneath=beneath, most=most)
+        with reading as fd, explained("write", target), self._new_file(target, mode) as out:
             for chunk in chunks(fd, source):
                 digest.update(chunk)
                 size += len(chunk)
@@ -242,7 +252,7 @@ class Disk:
             self.fsync_directory(target.parent)
 
     def remove_tree(self, path: Path) -> bool:
-        """Remove ``path`` and all below it, following no link, whatever modes it has; False if it was not there."""
+        """Remove ``path`` and all below it, following no link, whatever modes and however deep; False if it was not there."""
         with explained("remove", path):
             try:
                 facts = os.lstat(path)
@@ -252,15 +262,19 @@ class Disk:
                 return self.unlink(path)
             parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._remove_below(parent, path.name, path)
+                self._remove_below(parent, path.name, path, ())
             finally:
                 os.close(parent)
         return True
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _remove_below(self, parent: int, name: str, path: Path) -> None:
-        """Remove directory ``name`` of descriptor ``parent``; ``path`` is for people."""
+    def _remove_below(self, parent: int, name: str, path: Path, above: tuple[int, ...]) -> None:
+        """Remove directory ``name`` of descriptor ``parent``; ``path`` is for people, ``above`` are the tree's directories above.
+
+        What lies too deep is first moved up to the tree's root: a program can nest directories deeper than any path, than the
+        interpreter's stack, and than a process has descriptors.
+        """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(name, flags, dir_fd=parent)
@@ -269,14 +283,19 @@ class Disk:
             fd = os.open(name, flags, dir_fd=parent)
         try:
             os.fchmod(fd, 0o700)
-            with os.scandir(fd) as found:
-                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
-            for inner, is_directory in entries:
-                if is_directory:
-                    self._remove_below(fd, inner, path / inner)
-                else:
-                    self.step("unlink", path / inner)
-                    os.unlink(inner, dir_fd=fd)
+            while entries := _entries(fd):
+                for inner, is_directory in entries:
+                    if not is_directory:
+                        self.step("unlink", path / inner)
+                        os.unlink(inner, dir_fd=fd)
+                    elif len(above) < _DEEP:
+                        self._remove_below(fd, inner, path / inner, (*above, fd))
+                    else:
+                        self.step("rename", path / inner)
+                        os.chmod(inner, 0o700, dir_fd=fd)  # a directory that may not be written to cannot be moved either
+                        os.rename(inner, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=above[0])
+                if above:
+                    break
         finally:
             os.close(fd)
         self.step("rmdir", path)
@@ -310,6 +329,12 @@ class Disk:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def _entries(fd: int) -> list[tuple[str, bool]]:
+    """The names in a directory, and which of them are directories."""
+    with os.scandir(fd) as found:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
 
 
 def _write_all(fd: int, data: bytes) -> None:

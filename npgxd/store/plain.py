@@ -23,15 +23,21 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def open_plain(path: Path | str, *, beneath: Path | None = None) -> Iterator[int]:
-    """A descriptor of the plain file ``path``; with ``beneath``, no directory between that root and the file may be a link."""
+def open_plain(path: Path | str, *, beneath: Path | None = None, most: int | None = None) -> Iterator[int]:
+    """A descriptor of the plain file ``path``; with ``beneath``, no directory between that root and the file may be a link.
+
+    A file of more than ``most`` bytes is a StoreError, also one with nothing in them (a sparse file has any size for nothing).
+    """
     try:
         fd = _open_beneath(beneath, Path(path)) if beneath is not None else os.open(path, _FLAGS)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
             raise StoreError(f"{path} is not a plain file", path=str(path))
+        if most is not None and facts.st_size > most:
+            raise StoreError(f"{path} is larger than {most} bytes", path=str(path))
         yield fd
     finally:
         os.close(fd)
@@ -50,11 +56,11 @@ def read_plain(path: Path, limit: int, *, beneath: Path | None = None) -> bytes:
     return b"".join(parts)
 
 
-def digest_plain(path: Path, *, beneath: Path | None = None) -> tuple[str, int]:
-    """sha256 (hexadecimal) and size of the plain file ``path``."""
+def digest_plain(path: Path, *, beneath: Path | None = None, most: int | None = None) -> tuple[str, int]:
+    """sha256 (hexadecimal) and size of the plain file ``path``; StoreError if it has more than ``most`` bytes."""
     digest = hashlib.sha256()
     size = 0
-    with open_plain(path, beneath=beneath) as fd:
+    with open_plain(path, beneath=beneath, most=most) as fd:
         for chunk in chunks(fd, path):
             digest.update(chunk)
             size += len(chunk)
@@ -71,6 +77,26 @@ def chunks(fd: int, path: Path) -> Iterator[bytes]:
         if not chunk:
             return
         yield chunk
+
+
+def tree_bytes(root: Path) -> int:
+    """The bytes of a file, or of all files in a tree, as their sizes say; what cannot be looked at does not count."""
+    total = 0
+    places = [os.fspath(root)]
+    while places:
+        place = places.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        places.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except NotADirectoryError:
+            total += os.lstat(place).st_size
+        except OSError:
+            continue
+    return total
 
 
 def _open_beneath(root: Path, path: Path) -> int:

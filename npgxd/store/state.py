@@ -25,9 +25,11 @@ log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _MAX_PATH: Final = 3000
-_PUBLIC: Final = ("kernels", "packages", "views", "leases")
+_PUBLIC: Final = ("kernels", "packages", "views")
+_NAMED: Final = ("leases",)
+"""What a process may open if it was told the name, and nobody may list: whoever can open a lease can lock it, also against its owner."""
 _PRIVATE: Final = ("rounds", "jobs", "staging", "quarantine")
-_OWN: Final = frozenset({"STORE_ID", "instance.lock", "lost+found", *_PUBLIC, *_PRIVATE})
+_OWN: Final = frozenset({"STORE_ID", "instance.lock", "lost+found", *_PUBLIC, *_NAMED, *_PRIVATE})
 """What a directory may hold whose FORMAT was not written yet: our own beginnings, and what mkfs leaves."""
 _ID_DIGITS: Final = 32
 
@@ -76,6 +78,8 @@ class StateDirectory:
             disk.set_mode(path, 0o755)
             for name in _PUBLIC:
                 disk.make_directory(path / name, 0o755, exist_ok=True)
+            for name in _NAMED:
+                disk.make_directory(path / name, 0o711, exist_ok=True)
             for name in _PRIVATE:
                 disk.make_directory(path / name, 0o700, exist_ok=True)
             store_id = _store_id(path, disk)
@@ -119,9 +123,11 @@ def _make_place(path: Path, disk: Disk) -> None:
 
 
 def _take_lock(path: Path) -> int:
+    """The instance lock. Nobody else may open its file: a lock can be taken through a descriptor that can only read, too."""
     name = path / "instance.lock"
     with explained("open", name):
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.fchmod(fd, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

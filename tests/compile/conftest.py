@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -184,6 +185,14 @@ def end_token(token: str) -> None:
     while left := with_token(token):
         for process in left:
             processes.send(process, signal.SIGKILL)
+
+
+def compiler(path: Path, code: str, **names: object) -> Path:
+    """An op_compiler of a test's own: Python, with some names given."""
+    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    path.write_text(f"#!{sys.executable} -ISB\n{given}{textwrap.dedent(code)}")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture

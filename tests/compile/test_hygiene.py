@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ import pytest
 from npgxd.compile import JobStarted
 from npgxd.compile.hygiene import IO_PRIORITY
 from npgxd.compile.leftovers import JOB_VARIABLE, end_leftovers
-from tests.compile.conftest import Bench, Started, end_token, family_of, runs, until, with_token
+from tests.compile.conftest import Bench, Started, compiler, end_token, family_of, runs, until, with_token
 from tools.cann_sim.records import elementwise
 
 if TYPE_CHECKING:
@@ -68,14 +66,6 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-
-
-def compiler(path: Path, code: str, **names: object) -> Path:
-    """An op_compiler of a test's own: Python, with some names given."""
-    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    path.write_text(f"#!{sys.executable} -ISB\n{given}{textwrap.dedent(code)}")
-    path.chmod(0o755)
-    return path
 
 
 @contextlib.contextmanager

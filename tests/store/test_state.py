@@ -20,7 +20,7 @@ LAYOUT = {
     "kernels": 0o755,
     "packages": 0o755,
     "views": 0o755,
-    "leases": 0o755,
+    "leases": 0o711,
     "rounds": 0o700,
     "jobs": 0o700,
     "staging": 0o700,

@@ -1,0 +1,8 @@
+"""Text that somebody else chose, made fit for one line of a log, of a message or of a terminal."""
+
+from __future__ import annotations
+
+
+def one_line(text: str, most: int) -> str:
+    """At most ``most`` characters of ``text``; whatever would start a new line, move a cursor or is not valid Unicode is a ``?``."""
+    return "".join(char if char.isprintable() else "?" for char in text[:most])
