@@ -86,7 +86,7 @@ def rank(number: int, ask: dict[str, Any], reports: Path) -> None:
             done = bool(everybody.item())
         if done:
             break
-        time.sleep(0.02)  # a step's other work
+        time.sleep(0.05)  # a step's other work
     (report,) = npugraph_ex.static_kernel_report()
     told = {
         "state": str(report.outcome.state),
