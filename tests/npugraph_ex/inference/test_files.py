@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from npugraph_ex.inference import cache_compile, files
+from npugraph_ex.inference import bytecode, cache_compile, files, source
 from npugraph_ex.inference.container import EntryDamaged, EntryOutdated, pack, unpack
 from npugraph_ex.inference.files import EntryRefused
 
@@ -186,15 +187,28 @@ def test_a_cache_dir_that_is_itself_reached_by_a_link_is_used(entry, tmp_path):
     assert files.read(tmp_path / "home", path.relative_to(tmp_path / "cache").parts) == path.read_bytes()
 
 
-def test_fc58_a_planted_entry_is_code_that_never_runs(entry, tmp_path, monkeypatch):
+def test_fc58_a_planted_entry_is_code_that_never_runs(entry, monkeypatch):
     """The attacker's best: a whole, self-consistent entry whose code would tell on itself."""
     path, again = entry
+    ran = []
+    monkeypatch.setattr(torch, "planted", ran.append, raising=False)
     sections = {name: bytes(view) for name, view in unpack(path.read_bytes()).items()}
-    source = sections["graph"].replace(b"    return", b"    torch._planted = True\n    return")
-    path.write_bytes(pack({**sections, "graph": source}))
+    evil = sections["graph"].decode().replace("    return", "    torch.planted(1)\n    return")
+    planted = pack({**sections, "graph": evil.encode(), "program": marshal.dumps(source.compiled(evil), bytecode.MARSHAL)})
+    path.write_bytes(planted)
+    assert again() == "file"
+    assert ran == [1]  # it would run if its owner had written it; the rest is about who did
+    ran.clear()
     path.chmod(0o644)
-    again()
-    assert not hasattr(torch, "_planted")
+    assert again() == "compiled"
+    path.write_bytes(planted)
+    path.parent.chmod(0o777)
+    assert again() == "compiled"
+    path.parent.chmod(0o700)
+    path.rename(path.with_name("aside"))
+    path.symlink_to("aside")
+    assert again() == "compiled"
+    assert ran == []
 
 
 def test_a_reader_that_races_with_a_thousand_saves_sees_whole_entries_only(tmp_path):
