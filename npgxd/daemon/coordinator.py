@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
     from npgxd.daemon.tries import Try
-    from npgxd.store.history import FailureRow
     from npgxd.store.manifest import KernelManifest
     from npgxd.store.rounds import RoundEntry
     from npgxd.toolchain.record import Record
@@ -312,9 +311,3 @@ class Coordinator:
         if asked.result is not None:
             return 0.0
         return self.prospects.eta(asked.waiter, [asked.needs[key] for key in asked.open_keys], now)
-
-    def retry(self, *, keys: Sequence[str] | None = None, op_type: str | None = None) -> list[FailureRow]:
-        """Forget remembered failures (of keys by their first digits, of an op type, or all), so that the next round tries them again."""
-        cleared = self._stores.history.forget(keys=keys, op_type=op_type)
-        log.info("%d remembered failures are forgotten", len(cleared))
-        return cleared

@@ -207,7 +207,7 @@ def test_fc12_a_remembered_failure_is_told_at_once_and_retry_has_it_compiled_aga
     second = parts.submit(parts.session(), 16)
     assert second.result is not None
     assert [one.reason for one in second.result.failures] == [row.reason]
-    assert [one.key for one in parts.coordinator.retry(keys=[row.key[:12]])] == [row.key]
+    assert [one.key for one in parts.stores.history.forget(keys=[row.key[:12]])] == [row.key]
     third = parts.submit(parts.session(), 16)
     parts.drive(lambda: third.result is not None)
     assert third.result.state is ClientState.INSTALLED
