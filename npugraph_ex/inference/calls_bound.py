@@ -101,7 +101,7 @@ def _methods(facts: Facts, values: Sequence[Any]) -> Callable[[], bool]:
         (kind, name, found)
         for number, kind in sorted(classes.items())
         for name in sorted({name for _base, body in facts.classes[number].described for name, _code in body})
-        if not (name.startswith("__") and kind.__module__.startswith("torch."))
+        if not (name.startswith("__") and kind.__module__.partition(".")[0] == "torch")
         if (found := getattr(kind, name, None)) is getattr(kind, name, None)
     ]
     return lambda: any(getattr(kind, name, None) is not found for kind, name, found in watched)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _INTERCHANGEABLE: Final = (int, float, complex, str, bytes, tuple, type, FunctionType, ModuleType, type(None))
 """Whose identity says no more than their value, which is a fact of its own."""
-_UNCLASSED: Final = ("builtins", "torch._tensor", "torch.nn.parameter")
-"""Modules whose classes need no code facts: nothing of theirs can be overridden, and versions stand for them."""
+_UNCLASSED: Final = "builtins"
+"""The module whose classes need no code facts: nothing of theirs can be replaced."""
 
 
 def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> Facts:
@@ -51,6 +51,7 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
     values = _values(capture, paths, own)
     names = names_used(capture.traced)
     writer = _Writer(capture, paths, values, own, names)
+    drafted += _tensor_class_drafts(drafted, values)
     drafted += _code_drafts(capture, drafted, writer, paths)
     drafted += _own_drafts(drafted, values)
     drafted += shadow_drafts(capture.traced, _scopes(capture, paths, values))
@@ -79,6 +80,12 @@ def _own_drafts(drafted: Sequence[Draft], values: Sequence[Any]) -> list[Draft]:
     """What an object of a user's class has of its own hides what its class has: Dynamo looks at that for modules alone."""
     typed = dict.fromkeys(draft.node for draft in drafted if draft.kind == "type")
     return [Draft("own", node) for node in typed if _is_users(type(values[node])) and hasattr(values[node], "__dict__")]
+
+
+def _tensor_class_drafts(drafted: Sequence[Draft], values: Sequence[Any]) -> list[Draft]:
+    """One tensor of each class, for the methods of that class: users give ``torch.Tensor`` methods of their own, too."""
+    first = {type(values[draft.node]): draft.node for draft in reversed(drafted) if draft.kind == "tensor"}
+    return [Draft("type", node) for node in sorted(first.values())]
 
 
 def _is_users(kind: type) -> bool:
@@ -183,7 +190,7 @@ class _Writer:
             return -1
         if kind not in self._numbers:
             self._numbers[kind] = len(self._numbers)
-            plain = kind.__module__ in _UNCLASSED
+            plain = kind.__module__ == _UNCLASSED
             self.described[kind] = [] if plain else class_described(kind, self.names)
         return self._numbers[kind]
 

@@ -233,6 +233,8 @@ def _value(data: Any, value: Any) -> str:
     was, has = told(data), told(now)
     if isinstance(data, list) and data[0] in {"function", "method", "code", "callable"}:
         return "has other code"
+    if was == has and _kind(data) == "enum":
+        return f"was {was}, whose value is another one now"
     return f"was {was}, is {has}" if was != has else f"was {was} ({_kind(data)}), is {has} ({_kind(now)})"
 
 

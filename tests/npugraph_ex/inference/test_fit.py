@@ -364,6 +364,9 @@ class Asking(nn.Module):
     def builtin(self, x):
         return x * sum([1, 2])
 
+    def own_method_of_tensors(self, x):
+        return x.doubled_for_a_test()
+
     def devices(self, x):
         return x * (1 + torch.cuda.device_count())
 
@@ -430,6 +433,15 @@ def test_the_rank_is_a_fact_where_the_model_asks_for_it(monkeypatch):
     settings = settings_now(settings_wanted(["cpu"], frozenset({"get_rank"}), ()))
     assert settings["rank"] == asked() == 0
     assert "rank" not in settings_wanted(["cpu"], frozenset({"forward"}), ())
+
+
+def test_a_method_that_users_give_to_tensors_is_a_fact(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "doubled_for_a_test", lambda self: self * 2, raising=False)
+    entry = made(Asking(), "own_method_of_tensors", torch.ones(3))
+    check = entry.check()
+    assert both(entry, check, torch.ones(3)) == ""
+    monkeypatch.setattr(torch.Tensor, "doubled_for_a_test", lambda self: self * 3)
+    assert "the code of Tensor.doubled_for_a_test changed" in both(entry, check, torch.ones(3))
 
 
 def test_a_global_that_hides_a_builtin_is_a_misfit():
