@@ -18,7 +18,7 @@ import pytest
 from npgxd.compile import CompilerFacts, Event, Job, JobFailed, JobItem, JobResult, JobSpec, Pool, processes
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.toolchain.record import Record, parse_records
-from tools.cann_sim import SimulatedCann, create
+from tools.cann_sim import Costs, SimulatedCann, create
 from tools.cann_sim.records import encode
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def shared_cann(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCann:
 def cann(shared_cann: SimulatedCann) -> SimulatedCann:
     """A simulated CANN 9.1.0 in which nothing takes time, nothing is ordered and nothing was compiled."""
     shared_cann.cancel_orders()
+    shared_cann.set_costs(Costs())
     for path in (*shared_cann.home.glob("sim-runs.jsonl"), *shared_cann.home.glob("sim-order-*.taken")):
         path.unlink()
     return shared_cann

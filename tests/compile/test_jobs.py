@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.compile import JobProgress, JobResult, JobStarted, KeyFailed
+from npgxd.compile import JobEnding, JobProgress, JobResult, JobStarted, KeyFailed, Seen
 from npgxd.compile.directory import JobDirectory
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.wire.states import KeyOutcome
+from tools.cann_sim import Costs
 from tools.cann_sim.records import elementwise, many, matmul, reduce, tensor
 
 if TYPE_CHECKING:
@@ -115,7 +116,47 @@ def test_a_lone_record_that_does_not_compile_fails_for_the_compilers_reason(benc
 def test_an_op_without_implementation_says_so(bench: Bench) -> None:
     failed = only(bench.run(bench.spec([elementwise("NoSuchOperator", (4,))])).failed)
     assert "NoSuchOperator" in failed.reason
-    assert not failed.transient
+    assert (failed.outcome, failed.transient) == (KeyOutcome.UNSUPPORTED, False)
+
+
+def test_a_run_that_dies_says_where_it_was_with_each_kernel(bench: Bench) -> None:
+    bench.cann.set_costs(Costs(per_op_s=0.05))
+    bench.cann.order("Mul", "crash", contains='"shape":[64,64]')
+    spec = bench.spec([elementwise("Mul", (16 * size, 64)) for size in (1, 2, 4, 32)], jobs=1)  # the largest is compiled first
+    failed = {one.key: one for one in bench.run(spec).failed}
+    assert {(one.outcome, one.narrow) for one in failed.values()} == {(KeyOutcome.CRASHED, True)}
+    seen = [failed[item.key].seen for item in spec.items]
+    assert seen == [Seen.UNTOUCHED, Seen.UNTOUCHED, Seen.WORKING, Seen.FINISHED]
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("oom_kill", KeyOutcome.OUT_OF_MEMORY), ("no_space", KeyOutcome.NO_SPACE)])
+def test_what_is_about_the_node_accuses_no_kernel(bench: Bench, kind: str, outcome: KeyOutcome) -> None:
+    bench.cann.order("Add", kind)
+    assert {(one.outcome, one.narrow) for one in bench.run(bench.spec([ADD, MUL])).failed} == {(outcome, False)}
+
+
+def test_a_run_that_is_ended_at_its_deadline_names_what_was_at_work(bench: Bench) -> None:
+    bench.cann.order("Mul", "hang")
+    spec = bench.spec([ADD, MUL, MATMUL], deadline_s=3.0)
+    failed = {one.key: one for one in bench.run(spec).failed}
+    assert {(one.outcome, one.narrow) for one in failed.values()} == {(KeyOutcome.TIMED_OUT, True)}
+    assert [failed[item.key].seen for item in spec.items] == [Seen.FINISHED, Seen.WORKING, Seen.FINISHED]
+
+
+def test_a_run_tells_what_later_ones_will_take_and_when_its_processes_are_free(bench: Bench) -> None:
+    bench.cann.set_costs(Costs(startup_s=0.6, per_op_s=0.4))
+    events = bench.finish(bench.start(bench.spec([ADD, MUL, MATMUL], jobs=1)))
+    kinds = [type(event) for event in events]
+    assert kinds.index(JobEnding) < kinds.index(JobResult)
+    result = events[-1]
+    assert isinstance(result, JobResult)
+    measured = result.measured
+    assert measured.start_up_s is not None
+    assert measured.start_up_s >= 0.6
+    assert measured.ending_s is not None
+    assert measured.peak_bytes is not None
+    assert measured.peak_bytes > 1_000_000
+    assert sum(kernel.cost_s for kernel in result.kernels) < result.wall_s, "the start-up is no kernel's cost"
 
 
 @pytest.mark.parametrize(

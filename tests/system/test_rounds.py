@@ -161,6 +161,17 @@ def test_fc12_a_failure_that_never_passes_ends_in_a_bounded_number_of_tries(
     assert (again["state"], len(node.cann.runs()) - tries) == (("INSTALLED", 1) if passed else ("DEGRADED", 0))
 
 
+def test_a_crash_is_narrowed_down_to_its_kernel_and_all_others_are_installed(make_node: Callable[..., Node]) -> None:
+    node = make_node(per_op_s=0.02)
+    node.start()
+    sizes = [16 * (at + 1) for at in range(16)]
+    node.cann.order("MatMulV2", "crash", contains='"shape":[112,32]')
+    outcome = node.rank(matmuls(*sizes)).outcome()
+    assert (outcome["state"], outcome["compiled"]) == ("DEGRADED", 15)
+    assert [(op, how) for op, how, _why in outcome["failures"]] == [("MatMulV2", "crashed")]
+    assert len(node.cann.runs()) <= 8, "halves of those that were at work, and the rest, not each by itself"
+
+
 def test_a_compile_that_hangs_ends_at_its_deadline_and_nothing_of_it_is_left(make_node: Callable[..., Node]) -> None:
     node = make_node()
     node.settings["compile"] |= {"deadline_s": 1, "attempts": 1}
