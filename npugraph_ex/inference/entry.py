@@ -137,7 +137,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
             "facts": _json(facts.plain()),
             "check": marshal.dumps(calls_source.compiled(facts, capture.function.__code__), bytecode.MARSHAL),
             "graph": text.source.encode(),
-            "program": marshal.dumps(compiled(text.source), bytecode.MARSHAL),
+            "program": marshal.dumps(compiled(text.source, text.operators), bytecode.MARSHAL),
             "bytecode": code.code,
             "tensors": data,
         }

@@ -194,7 +194,7 @@ def test_fc58_a_planted_entry_is_code_that_never_runs(entry, monkeypatch):
     monkeypatch.setattr(torch, "planted", ran.append, raising=False)
     sections = {name: bytes(view) for name, view in unpack(path.read_bytes()).items()}
     evil = sections["graph"].decode().replace("    return", "    torch.planted(1)\n    return")
-    planted = pack({**sections, "graph": evil.encode(), "program": marshal.dumps(source.compiled(evil), bytecode.MARSHAL)})
+    planted = pack({**sections, "graph": evil.encode(), "program": marshal.dumps(source.compiled(evil, ()), bytecode.MARSHAL)})
     path.write_bytes(planted)
     assert again() == "file"
     assert ran == [1]  # it would run if its owner had written it; the rest is about who did
