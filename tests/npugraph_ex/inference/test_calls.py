@@ -1,12 +1,14 @@
 """The quick check: it never lets pass what the whole check would not, and takes its parameters as the function does."""
 
 import marshal
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from npugraph_ex.inference import calls
+from npugraph_ex.inference import calls, facts_tensors, fit
 from npugraph_ex.inference.calls import FITS, CallCheck
 from npugraph_ex.inference.calls_source import compiled, prefix_beside, source
 from tests.npugraph_ex.inference.facts_made import made
@@ -151,3 +153,36 @@ def test_an_error_inside_the_quick_check_is_a_reason_to_look_closer():
     assert check(entry.instance, X, 4) == ""
     assert "was a tensor, is int" in check(entry.instance, 3, 4)
     assert check._quick(entry.instance, X, 4) == FITS
+
+
+def test_a_private_storage_format_is_a_fact_on_every_call(monkeypatch):
+    """An NPU keeps a weight in a format that shape and strides do not show; here one is told of ordinary tensors."""
+    told = {"format": 29}
+    for module in (calls, facts_tensors):
+        monkeypatch.setattr(module, "storage_format", lambda _tensor: told["format"])
+    entry = made(Many(), "doubles", torch.ones(3, 4), torch.ones(3, 4))
+    check = entry.check()
+    assert [check(entry.instance, torch.ones(3, 4), torch.ones(3, 4)) for _ in range(2)] == ["", ""]
+    told["format"] = 2
+    assert check(entry.instance, torch.ones(3, 4), torch.ones(3, 4)) == "argument x had format 29, has 2"
+
+
+def test_the_format_is_asked_of_torch_npu_for_its_devices_alone(monkeypatch):
+    asked = []
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(get_npu_format=lambda tensor: asked.append(tensor) or 29))
+    tensor = SimpleNamespace(device=SimpleNamespace(type="npu"))
+    assert facts_tensors.storage_format(tensor) == 29
+    assert asked == [tensor]
+    assert facts_tensors.storage_format(torch.ones(2)) is None
+    assert len(asked) == 1
+
+
+def test_a_call_that_does_not_fit_costs_no_whole_check(monkeypatch):
+    entry = made(Many(), "sizes", X, 4)
+    check = entry.check()
+    assert check(entry.instance, X, 4) == ""
+    looked = []
+    follow = fit.follow
+    monkeypatch.setattr(fit, "follow", lambda nodes, roots, wanted=None: looked.append(wanted) or follow(nodes, roots, wanted))
+    assert "had dtype" in check(entry.instance, X.double(), 4)
+    assert [wanted is not None and len(wanted) <= 2 for wanted in looked] == [True]
