@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npugraph_ex.inference.codes import class_name
+from npugraph_ex.inference.devices import relative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def tensor_fact(tensor: torch.Tensor) -> TensorFact:
     return TensorFact(
         kind=class_name(type(tensor)),
         dtype=str(tensor.dtype),
-        device=str(tensor.device),
+        device=str(relative(tensor.device)),
         layout=str(tensor.layout),
         requires_grad=tensor.requires_grad,
         conjugated=tensor.dtype.is_complex and tensor.is_conj(),

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from npugraph_ex.inference.codes import class_name, code_digest, described
+from npugraph_ex.inference.devices import relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,8 @@ _EXACT: Final[Mapping[type, Callable[[Any, int], list[Any]]]] = {
     **dict.fromkeys((set, frozenset), _unordered),
     **dict.fromkeys((dict, OrderedDict), _pairs),
     **dict.fromkeys((slice, range), _bounds),
-    **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format, torch.device), lambda value, _depth: [str(value)]),
+    **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), lambda value, _depth: [str(value)]),
+    torch.device: lambda value, _depth: [str(relative(value))],
     **dict.fromkeys((type(Ellipsis), type(NotImplemented)), lambda value, _depth: [repr(value)]),
     FunctionType: lambda value, _depth: [described(value)],
     CodeType: lambda value, _depth: [code_digest(value)],

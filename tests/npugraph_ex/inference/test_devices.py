@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from npugraph_ex.inference.devices import make_relative, relative
+from npugraph_ex.inference.facts_values import encode
 from npugraph_ex.inference.source import written
 
 
@@ -40,3 +41,12 @@ def test_ranks_on_different_devices_write_the_same_graph(monkeypatch):
     assert text(0) == text(3)
     assert "device(type='cuda')" in text(0)
     assert "index=7" in text(0)
+
+
+def test_facts_of_ranks_on_different_devices_are_equal(monkeypatch):
+    def told(number):
+        monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(current_device=lambda: number))
+        return encode(torch.device("cuda", number)), encode(torch.device("cuda", 5))
+
+    assert told(0) == told(3)
+    assert told(5) != told(3)
