@@ -331,7 +331,8 @@ class Dispatcher:
         self._coordinator.failed(tries, now)
 
     def _publish(self, now: float) -> None:
-        """A slice of the first result that waits to be published."""
+        """A slice of one of the results that wait to be published: they take turns, so that a small one is not behind a large one."""
+        self._publishing.rotate(-1)
         running = self._publishing[0]
         try:
             if running.result is None or self._results.slice(running.result, now):
