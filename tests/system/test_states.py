@@ -94,6 +94,8 @@ def test_fc62_nobody_off_recording_installed_and_cached_are_five_different_answe
     second = process()
     second.submit(16)
     is_shown(node, 0, ("INSTALLED", "hit"))
+    told = [line for line in node.log.read_text().splitlines() if " INFO " in line and "INSTALLED(" in line]
+    assert len(told) == 2, told  # one line a rank and round
 
 
 def test_fc62_queued_for_its_group_and_compiling_are_told_apart_with_how_far_it_is(make_node: Any, process: Any) -> None:
