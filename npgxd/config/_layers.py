@@ -36,6 +36,8 @@ def layers(path: Path | None, *, user: bool, environ: Mapping[str, str], section
     """
     asked = path or (Path(environ["NPGXD_CONFIG"]) if environ.get("NPGXD_CONFIG") else None)
     main = asked or (_user_config(environ) if user else SYSTEM_CONFIG)
+    if main is None:
+        return "(defaults)", _variables(environ, sections)
     found = [] if (table := _table(main, needed=asked is not None)) is None else [Layer(str(main), table)]
     source = found[0].origin if found else "(defaults)"
     found += [Layer(str(drop_in), table) for drop_in in _drop_ins(main) if (table := _table(drop_in)) is not None]
@@ -83,9 +85,13 @@ def user_state(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".local/state") / "npgxd"
 
 
-def _user_config(environ: Mapping[str, str]) -> Path:
+def _user_config(environ: Mapping[str, str]) -> Path | None:
+    """A user's own file; None for a user without a home, as containers have them, who can say all by variables."""
     base = environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".config") / "npgxd/npgxd.toml"
+    try:
+        return (Path(base) if base and Path(base).is_absolute() else _home(environ) / ".config") / "npgxd/npgxd.toml"
+    except ConfigError:
+        return None
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -157,3 +157,14 @@ def test_numbers_are_listed_in_the_file_or_with_colons_in_a_variable(tmp_path: P
     for wrong in ('["root"]', "[-1]", "[true]", "[1.5]", "5"):
         with pytest.raises(ConfigError, match="list of numbers"):
             read(tmp_path, f"[cache]\ntrusted_uids = {wrong}")
+
+
+def test_a_user_without_a_home_as_in_a_container_can_say_all_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(_path: Path) -> Path:
+        raise RuntimeError("no passwd entry")
+
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    config = load(None, user=True, environ={"XDG_STATE_HOME": "/cache", "NPGXD_COMPILE_WORKERS": "2"})
+    assert (config.source, config.state_dir, config.compile.workers) == ("(defaults)", Path("/cache/npgxd"), 2)
+    with pytest.raises(ConfigError, match="no home directory"):
+        load(None, user=True, environ={})
