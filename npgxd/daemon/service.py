@@ -309,7 +309,8 @@ class Service:
         """Drop lease files, then views, whose processes have ended; when to look again (``inf``: nothing is leased)."""
         if now >= self._next_lease_poll:
             self._stores.release_dead(keep=self._coordinator.views_in_use(now))
-            self._next_lease_poll = now + LEASE_POLL_S if self._stores.leases.count() else math.inf
+            again = self._stores.leases.count() or self._stores.spared
+            self._next_lease_poll = now + LEASE_POLL_S if again else math.inf
         elif self._next_lease_poll == math.inf and self._stores.leases.count():
             self._next_lease_poll = now + LEASE_POLL_S
         return self._next_lease_poll

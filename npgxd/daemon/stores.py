@@ -61,6 +61,8 @@ class Stores:
         self.costs = Costs(Estimate(*row) for row in self.history.estimates())
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
+        self.spared = False
+        """Whether ``release_dead`` kept views that nobody has leased: it is to be called again."""
 
     @classmethod
     def open(cls, path: Path) -> Stores:
@@ -172,8 +174,9 @@ class Stores:
 
     def release_dead(self, keep: set[str]) -> None:
         """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
-        released = self.leases.release_dead()
-        dropped = self.views.drop_unleased(keep=keep | self.leases.views_in_use()) if released else []
+        released, leased = self.leases.release_dead(), self.leases.views_in_use()
+        look, self.spared = bool(released or self.spared), bool(keep - leased)
+        dropped = self.views.drop_unleased(keep=keep | leased) if look or self.spared else []
         if released:
             log.info("%d leases ended, %d views dropped", len(released), len(dropped))
 

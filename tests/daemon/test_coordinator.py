@@ -73,6 +73,18 @@ def test_a_users_connections_are_bounded_and_another_user_may_still_connect(part
     parts.handlers.handle(b"more", OTHER, hello, (), 0.0)
 
 
+def test_a_view_that_was_told_and_never_leased_goes_when_its_time_is_over(parts) -> None:
+    ready(parts, 16)
+    taken = parts.submit(parts.session(), 16)
+    view = taken.result.view
+    parts.stores.release_dead(keep={view})
+    assert view in parts.stores.views
+    assert parts.stores.spared, "so that it is looked at again, though no lease ends"
+    parts.stores.release_dead(keep=set())
+    assert view not in parts.stores.views
+    assert not parts.stores.spared
+
+
 # ---- whose round it is -----------------------------------------------------------------------------------------------
 
 

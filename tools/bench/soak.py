@@ -89,6 +89,7 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
             f"{name} {before.files.get(name, 0)}>{after.files.get(name, 0)}" for name in sorted({*before.files, *after.files})
         ),
         "errors and faults in the log": f"{log.count(' ERROR ')}, {log.count('Traceback')}",
+        "the last error": next((line for line in reversed(log.splitlines()) if " ERROR " in line), "none"),
     }
 
 
