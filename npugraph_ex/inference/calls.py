@@ -112,6 +112,10 @@ def _storages(tensors: tuple[Any, ...]) -> list[int]:
 
 
 def _settings(facts: Facts) -> Callable[[], bool]:
-    """Whether any setting changed."""
+    """Whether any setting changed, or which device is the current one: facts name that one without its number."""
     pairs = [(asker(name), was) for name, was in facts.settings.items()]
+    current = [
+        ask for kind in facts.devices if (ask := getattr(getattr(torch, kind, None), "current_device", None)) and kind != "cpu"
+    ]
+    pairs += [(ask, ask()) for ask in current]
     return lambda: any(ask() != was for ask, was in pairs)
