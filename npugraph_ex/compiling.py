@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
     from npugraph_ex.observe import Observer
+    from npugraph_ex.recording.recorded import RecordMemory
     from npugraph_ex.static_kernels import StaticKernels
 
 
@@ -49,15 +50,16 @@ def ready(
     options: Options,
     name: str,
     build_dir: Path | None = None,
+    memory: RecordMemory | None = None,
 ) -> CompiledGraph:
-    """A rewritten graph on its engine. ``build_dir`` is where a compile cache keeps it, if one does."""
+    """A rewritten graph on its engine. ``build_dir`` and ``memory`` are a compile cache's: where it keeps the graph, and its records."""
     _tell_unmet(options, engine)
     kernels: StaticKernels | None = None
     observers: tuple[Observer, ...] = ()
     if options.static_kernel_compile:
         from npugraph_ex.static_kernels import StaticKernels  # noqa: PLC0415 -- a start from the compile cache need not import it
 
-        kernels = StaticKernels(name, engine, options, program, build_dir=build_dir)
+        kernels = StaticKernels(name, engine, options, program, build_dir=build_dir, memory=memory)
         OFF.take_back()
     else:
         OFF.tell(name)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from npugraph_ex.engines import Engine
     from npugraph_ex.options import Options
     from npugraph_ex.program import Program
+    from npugraph_ex.recording.recorded import Recorder, RecordMemory
 
 IN_BACKGROUND: Final = Outcome(
     ClientState.QUEUED, Reason.IN_BACKGROUND, "the graph has dynamic kernels until its static ones are ready"
@@ -60,12 +61,14 @@ class StaticKernels:
         program: Program | None = None,
         *,
         build_dir: Path | None = None,
+        memory: RecordMemory | None = None,
         connect: Callable[[], Client] | None = None,
     ) -> None:
         self._name = name
         self._engine = engine
         self._options = options
         self._build_dir = None if options.force_eager else build_dir  # as documented
+        self._memory = memory
         self._connect = connect or current
         self._claimed: set[Hashable] = set()
         self._lock = threading.Lock()
@@ -107,7 +110,7 @@ class StaticKernels:
             return outputs
         tree = self._open_tree()
         try:
-            outputs, recorded = self._engine.recorder(surroundings).record(
+            outputs, recorded = self._recorder(surroundings, sizes).record(
                 run, label=f"graph {label}", directory=tree.directory if tree else None
             )
         except DumpSwitchHeld as held:
@@ -165,6 +168,12 @@ class StaticKernels:
         if not too_late.is_set():  # it has been recorded and submitted meanwhile
             client.recording(label)
         return welcome, None
+
+    def _recorder(self, surroundings: Surroundings, sizes: tuple[int, ...]) -> Recorder:
+        recorder = self._engine.recorder(surroundings)
+        if self._memory is None:
+            return recorder
+        return self._memory.recorder(recorder, (self._engine.device, self._engine.soc(), surroundings), sizes)
 
     def _open_tree(self) -> Tree | None:
         try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from npugraph_ex.inference.capture import Capture, GraphInput
     from npugraph_ex.inference.facts import Facts
     from npugraph_ex.options import Options
+    from npugraph_ex.recording.recorded import RecordMemory
 
 _SECTIONS: Final = {"header", "facts", "check", "graph", "program", "bytecode", "tensors"}
 
@@ -86,7 +87,15 @@ class Entry:
         """The method as Dynamo rewrote it. EntryDamaged if it is none."""
         return bytecode.code_of(self.code)
 
-    def bind(self, function: FunctionType, options: Options, *, name: str, build_dir: Path | None) -> Callable[..., object]:
+    def bind(
+        self,
+        function: FunctionType,
+        options: Options,
+        *,
+        name: str,
+        build_dir: Path | None,
+        memory: RecordMemory | None = None,
+    ) -> Callable[..., object]:
         """The entry as a function of the method's arguments, ``self`` first. EntryDamaged if it cannot be run.
 
         It runs without gradients and without autocast, which is part of the graph where it was on.
@@ -96,7 +105,9 @@ class Entry:
         stored = StoredGraph(
             GraphText(self.source, header.functions, header.operators, constants), bytecode.code_of(self.program)
         )
-        graph = ready(stored, engine_on(header.devices), header.sizes, options=options, name=name, build_dir=build_dir)
+        graph = ready(
+            stored, engine_on(header.devices), header.sizes, options=options, name=name, build_dir=build_dir, memory=memory
+        )
 
         def run(*inputs: Any) -> object:
             with torch.no_grad(), torch._C._DisableAutocast():  # noqa: SLF001 -- as AOT autograd does

@@ -7,6 +7,7 @@ fit.  Order: a fitting file; the daemon, which may name this process the builder
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from npgxd.client import Client
     from npugraph_ex.options import Options
+    from npugraph_ex.recording.recorded import RecordMemory
 
 logger = logging.getLogger("npugraph_ex")
 
@@ -154,6 +156,13 @@ class Opening:
             self._said = True
             logger.info("npugraph_ex: %s: another process of this node is compiling it; waiting for that", self._label)
 
+    def _memory(self, data: bytes) -> RecordMemory | None:
+        if not self._plan.options.static_kernel_compile:
+            return None
+        from npugraph_ex.inference.records import KeptRecords  # noqa: PLC0415 -- only static kernels need it
+
+        return KeptRecords(self._place, hashlib.sha256(data).hexdigest())
+
     def _use(self, data: bytes, origin: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
         """Bind an entry if it fits. _Misfit, or the NpgxError that says what is wrong with it."""
         read = entry.read(data)
@@ -166,7 +175,13 @@ class Opening:
         check = CallCheck(facts, read.check_code(), self._function)
         if reason := check(self._instance, *args, **kwargs):
             raise _Misfit(reason)
-        run = read.bind(self._function, self._plan.options, name=str(reports.next_number()), build_dir=self._place.directory)
+        run = read.bind(
+            self._function,
+            self._plan.options,
+            name=str(reports.next_number()),
+            build_dir=self._place.directory,
+            memory=self._memory(data),
+        )
         logger.info("npugraph_ex: %s: %s (%s)", self._label, _ORIGINS[origin], self._place.file)
         return Opened(origin, run, check if self._plan.check_calls else None, place=self._place)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -62,4 +62,12 @@ class Recorder(Protocol):
 
         Raises DumpSwitchHeld *before* the run if the switch is taken, and whatever the run itself raises.
         """
+        ...
+
+
+class RecordMemory(Protocol):
+    """Where a compile cache keeps the records of its graphs for later starts."""
+
+    def recorder(self, recorder: Recorder, made_for: Sequence[object], sizes: tuple[int, ...]) -> Recorder:
+        """``recorder``, or one that knows already what it would record. ``made_for``: what else than ``sizes`` decides the records."""
         ...

@@ -64,6 +64,32 @@ def test_a_loaded_graph_asks_for_the_kernels_that_the_compiled_one_asked_for(cli
     assert [report.outcome.state for report in npugraph_ex.static_kernel_report()] == [ClientState.INSTALLED] * 2
 
 
+def test_a_loaded_graph_is_not_recorded_again(client, model, tmp_path, monkeypatch):
+    run(model, tmp_path)
+    [kept] = tmp_path.rglob("operator_records.*")
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+    def never(*_args, **_kwargs):
+        raise AssertionError("recorded again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("npugraph_ex.engines._eager.run_observed", never)
+        run(model, tmp_path)
+    assert records(client.rounds[0]) == records(client.rounds[1])
+    kept.write_bytes(kept.read_bytes()[:-1])  # damaged: recorded, and kept, as if there were none
+    run(model, tmp_path)
+    assert records(client.rounds[2]) == records(client.rounds[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("npugraph_ex.engines._eager.run_observed", never)
+        run(model, tmp_path)
+    torch.use_deterministic_algorithms(True)  # other records: another entry, recorded for itself
+    try:
+        run(model, tmp_path)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(list(tmp_path.rglob("operator_records.*"))) == 2
+
+
 def test_its_records_are_those_of_the_same_graph_without_a_cache(client, model, tmp_path):
     class Plain(Net):
         def method(self, x):
