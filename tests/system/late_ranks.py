@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from npugraph_ex import backend  # noqa: F401 -- as above
 from npugraph_ex.engines._eager import EagerEngine, EagerRunner
 
 ENOUGH_S = 90.0
+PR_SET_PDEATHSIG = 1
 
 
 def model(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -124,6 +126,7 @@ def main(ask_path: str, reports_path: str) -> None:
     for number in range(ask["ranks"]):
         pid = os.fork()
         if pid == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that fails ends this process's parent alone
             try:
                 rank(number, ask, reports)
             except BaseException:  # noqa: BLE001 -- a test reads it
