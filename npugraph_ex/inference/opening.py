@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from npgxd.client import Client
+    from npugraph_ex.inference.entry import Entry
     from npugraph_ex.options import Options
     from npugraph_ex.recording.recorded import RecordMemory
 
@@ -164,8 +165,16 @@ class Opening:
         return KeptRecords(self._place, hashlib.sha256(data).hexdigest())
 
     def _use(self, data: bytes, origin: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
-        """Bind an entry if it fits. _Misfit, or the NpgxError that says what is wrong with it."""
-        read = entry.read(data)
+        """Bind an entry if it fits. _Misfit, or the NpgxError that says what is wrong with it: nothing else leaves this."""
+        try:
+            return self._bound(entry.read(data), data, origin, args, kwargs)
+        except (_Misfit, NpgxError):
+            raise
+        except Exception as error:  # the user's call must run whatever an entry is like
+            logger.debug("npugraph_ex: %s: an entry", self._label, exc_info=error)
+            raise EntryDamaged(f"the entry cannot be used ({type(error).__name__}: {error})") from error
+
+    def _bound(self, read: Entry, data: bytes, origin: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opened:
         try:
             facts = Facts.parse(read.facts)
         except ValueError as error:

@@ -158,6 +158,23 @@ def test_fc07_a_daemons_entry_that_cannot_be_loaded_is_reported_and_built_here(b
     assert "cannot be loaded" in caplog.text
 
 
+def test_a_fault_of_ours_in_loading_costs_a_compilation_and_no_call(begin, daemon, monkeypatch, caplog):
+    net = Net()
+    begin(net.method, place="one")(X)
+    check, times = opening.CallCheck, iter(range(100))
+
+    def breaks(*args):
+        if next(times) < 2:  # the file's, and the daemon's
+            raise ZeroDivisionError("ours")
+        return check(*args)
+
+    monkeypatch.setattr(opening, "CallCheck", breaks)
+    cached = begin(net.method, place="one")
+    assert torch.equal(cached(X), net.method(X))
+    assert cached.origin == "compiled"
+    assert "ZeroDivisionError: ours" in caplog.text
+
+
 def test_fc05_what_cannot_be_cached_is_remembered_with_its_reason_and_not_tried_again(begin, daemon):
     first = begin(Net().random)
     first(X)
