@@ -9,6 +9,7 @@ runs.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +84,7 @@ class CachedMethod:
     def _open(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Opened:
         with self._lock:
             if self._opened is None:
+                self._refuse_impossible(args, kwargs)
                 self._opened = Opening(self._function, self._instance, self._plan).opened(args, kwargs)
             return self._opened
 
@@ -94,6 +96,14 @@ class CachedMethod:
         logger.warning(
             "npugraph_ex: %s: a call does not fit its compile-cache entry and is compiled as usual: %s", self.__qualname__, reason
         )
+
+    def _refuse_impossible(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call with arguments that the method does not take is an error, as the method's own, and decides nothing."""
+        try:
+            inspect.signature(self._function, follow_wrapped=False).bind(self._instance, *args, **kwargs)
+        except TypeError:
+            self._function(self._instance, *args, **kwargs)
+            raise
 
     def _as_usual(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``torch.compile`` does it; for inference, unless an argument asks for a gradient."""

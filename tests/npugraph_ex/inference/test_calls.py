@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from npugraph_ex.inference import calls, facts_tensors, fit
+from npugraph_ex.inference import cache_compile, calls, facts_tensors, fit
 from npugraph_ex.inference.calls import FITS, CallCheck
 from npugraph_ex.inference.calls_source import compiled, prefix_beside, source
 from tests.npugraph_ex.inference.facts_made import made
@@ -186,3 +186,12 @@ def test_a_call_that_does_not_fit_costs_no_whole_check(monkeypatch):
     monkeypatch.setattr(fit, "follow", lambda nodes, roots, wanted=None: looked.append(wanted) or follow(nodes, roots, wanted))
     assert "had dtype" in check(entry.instance, X.double(), 4)
     assert [wanted is not None and len(wanted) <= 2 for wanted in looked] == [True]
+
+
+def test_a_first_call_that_the_method_does_not_take_decides_nothing(tmp_path):
+    cached = cache_compile(Many().sizes, cache_dir=tmp_path)
+    with pytest.raises(TypeError, match=r"sizes\(\) missing 1 required positional argument: 'n'"):
+        cached(X)
+    assert cached.origin == ""
+    assert torch.equal(cached(X, 4), Many().sizes(X, 4))
+    assert cached.origin == "compiled"
