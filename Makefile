@@ -22,6 +22,7 @@ demo-npu: $(NPU)/.ready
 	$(NPU)/bin/python -m tools.demo_npu
 
 npu: $(NPU)/.ready
+	$(NPU)/bin/python -m tools.cann_sim native
 	$(NPU)/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/npu
 
 check: $(VENV)/.ready

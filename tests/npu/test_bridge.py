@@ -10,7 +10,7 @@ from conftest_node import Node
 from machine import Npu
 
 from tools.cann_sim import create
-from tools.cann_sim.native import build
+from tools.cann_sim.native import build, left_counters
 
 OPERATORS = {"Add", "Adds", "Index", "IndexPutV2", "MatMulV2", "Mul", "SoftmaxV2", "Swish"}
 """What the served graph launches."""
@@ -44,7 +44,9 @@ def two_starts(wheel, tmp_path_factory):
     try:
         node.start()
         first = npu.run("serving", wishes(calls=3), NPGXD_SOCKET=str(node.socket))
-        yield first, npu.run("serving", wishes(calls=3), NPGXD_SOCKET=str(node.socket)), npu, node
+        left = directory / "counters"
+        left.mkdir()
+        yield first, npu.run("serving", wishes(calls=3), NPGXD_SOCKET=str(node.socket), CANN_SIM_COUNTERS=str(left)), npu, node
     finally:
         node.close()
 
@@ -61,6 +63,12 @@ def test_a_later_process_finds_every_kernel_and_compiles_none(two_starts):
     _, later, _, node = two_starts
     assert set(later["launches"][1]["static"]) == OPERATORS
     assert len(node.cann.runs()) == 1
+
+
+def test_a_process_that_exits_leaves_its_counters(two_starts):
+    _, later, npu, _ = two_starts
+    (left,) = (counted for counted in left_counters(npu.directory.parent / "counters") if counted.pid == later["pid"])
+    assert left.static == later["launches"][-1]["static"]
 
 
 def test_the_recording_run_leaves_no_trace(two_starts):

@@ -35,10 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_costs(command, Costs(startup_s=1.0, per_op_s=0.5))
     command.set_defaults(run=_create)
 
-    command = commands.add_parser(
-        "native", help="build libraries into a home, under which the installed torch_npu runs on a CPU (needs g++)"
-    )
-    command.add_argument("home", type=Path)
+    command = commands.add_parser("native", help="build libraries under which the installed torch_npu runs on a CPU (needs g++)")
+    command.add_argument("home", type=Path, nargs="?", help="into this home; without one, compile only, which is what takes time")
     command.set_defaults(run=_native)
 
     command = commands.add_parser("set-costs", help="change what later compiles take")
@@ -91,10 +89,13 @@ def _create(options: argparse.Namespace) -> int:
 
 
 def _native(options: argparse.Namespace) -> int:
-    from tools.cann_sim.native import BuildFailed, build  # noqa: PLC0415 -- only this command needs it
+    from tools.cann_sim.native import BuildFailed, build, find_wheel, objects  # noqa: PLC0415 -- only this command needs it
 
-    cann = opened(options.home)
     try:
+        if options.home is None:
+            print(f"objects of the SIMULATED libascendcl are in {objects(find_wheel())}")
+            return 0
+        cann = opened(options.home)
         print(f"SIMULATED libascendcl of CANN {cann.version} in {build(cann)}: it computes on the CPU")
     except BuildFailed as error:
         print(f"cann_sim: {error}", file=sys.stderr)

@@ -6,8 +6,8 @@ the host, with right numbers, and every launch says whether it was a static kern
 that they do not compute are refused by name, never passed over. A C++20 compiler (g++) and binutils' nm are prerequisites.
 """
 
-from tools.cann_sim.native.build import BuildFailed, build
+from tools.cann_sim.native.build import BuildFailed, build, objects
 from tools.cann_sim.native.counters import Counters, counters, left_counters, reset_counters
 from tools.cann_sim.native.wheel import Wheel, find_wheel
 
-__all__ = ["BuildFailed", "Counters", "Wheel", "build", "counters", "find_wheel", "left_counters", "reset_counters"]
+__all__ = ["BuildFailed", "Counters", "Wheel", "build", "counters", "find_wheel", "left_counters", "objects", "reset_counters"]

@@ -47,13 +47,10 @@ def build(cann: SimulatedCann, wheel: Wheel | None = None) -> Path:
         BuildFailed: there is no compiler, or it fails.
     """
     wheel = wheel or find_wheel()
-    for tool, package in (("g++", "g++"), ("nm", "binutils")):
-        if shutil.which(tool) is None:
-            raise BuildFailed(f"{tool} is not on PATH: the simulated libascendcl is C++; install {package} (apt-get install g++)")
-    objects = _objects(wheel)
+    compiled = objects(wheel)
     target = cann.home / "lib64"
     constants = _compile_text(_constants(cann), target / "constants.cpp")
-    chosen = [path for path in sorted(objects.glob("*.o")) if path.stem != _WITH_PATH or _has_with_path(cann.version)]
+    chosen = [path for path in sorted(compiled.glob("*.o")) if path.stem != _WITH_PATH or _has_with_path(cann.version)]
     _link(target / "libascendcl.so", [*chosen, constants])
     for name in _ALIASES:
         _link(target / f"{name}.so", [target / "libascendcl.so"], "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
@@ -64,8 +61,14 @@ def build(cann: SimulatedCann, wheel: Wheel | None = None) -> Path:
     return target
 
 
-def _objects(wheel: Wheel) -> Path:
-    """A directory with an object for every source, and one for what the wheel needs besides."""
+def objects(wheel: Wheel) -> Path:
+    """A directory with an object for every source, and one for what the wheel needs besides; raises as ``build`` does.
+
+    This is what takes time, and needs no home: it can be done beforehand.
+    """
+    for tool, package in (("g++", "g++"), ("nm", "binutils")):
+        if shutil.which(tool) is None:
+            raise BuildFailed(f"{tool} is not on PATH: the simulated libascendcl is C++; install {package} (apt-get install g++)")
     directory = _CACHE / _state(wheel)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{directory}.lock"):

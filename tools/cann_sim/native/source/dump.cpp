@@ -43,17 +43,10 @@ Dump& dump() {
 
 // The op types of the first folder; the exact list is CANN's own and undocumented.
 const Types kTargets = {
-    "MatMulV2",           "MatMulV3",
-    "BatchMatMulV2",      "BatchMatMulV3",
-    "MatMul",             "BatchMatMul",
-    "Conv2D",             "Conv2DBackpropInput",
-    "Conv2DBackpropFilter", "Conv3D",
-    "Conv3DV2",           "FlashAttentionScore",
-    "FlashAttentionScoreGrad", "FusedInferAttentionScore",
-    "GroupedMatmul",      "QuantBatchMatmulV3",
-    "WeightQuantBatchMatmulV2", "TransposeBatchMatMul",
-    "SoftmaxV2",          "LayerNormV3",
-    "RmsNorm"};
+    "MatMulV2", "MatMulV3", "BatchMatMulV2", "BatchMatMulV3", "MatMul", "BatchMatMul", "Conv2D", "Conv2DBackpropInput",
+    "Conv2DBackpropFilter", "Conv3D", "Conv3DV2", "FlashAttentionScore", "FlashAttentionScoreGrad", "FusedInferAttentionScore",
+    "GroupedMatmul", "QuantBatchMatmulV3", "WeightQuantBatchMatmulV2", "TransposeBatchMatMul", "SoftmaxV2", "LayerNormV3", "RmsNorm",
+};
 
 // What a release keeps out of static compilation (docs/cann.md, "The dump").
 Types not_compilable() {

@@ -13,7 +13,7 @@ namespace sim {
 namespace {
 
 constexpr int kNotComputed = 561103;
-constexpr int kKernelGone = 561107;
+constexpr int kNotLaunched = 561107;
 
 std::mutex message_lock;
 std::string message;
@@ -69,7 +69,7 @@ int launch(aclOpExecutor* executor, aclrtStream stream) {
       });
     }
   } catch (const std::exception& error) {
-    return failed(kKernelGone, used->api + ": " + error.what());
+    return failed(kNotLaunched, used->api + ": " + error.what());
   }
   return 0;
 }

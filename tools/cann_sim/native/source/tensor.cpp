@@ -236,11 +236,21 @@ aclScalar* aclCreateScalar(void* value, aclDataType dtype) {
   }
 }
 
-aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t count) { return new aclIntArray{std::vector<int64_t>(values, values + count)}; }
-aclFloatArray* aclCreateFloatArray(const float* values, uint64_t count) { return new aclFloatArray{std::vector<float>(values, values + count)}; }
-aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t count) { return new aclBoolArray{std::vector<bool>(values, values + count)}; }
-aclTensorList* aclCreateTensorList(const aclTensor* const* items, uint64_t count) { return new aclTensorList{std::vector<const aclTensor*>(items, items + count)}; }
-aclScalarList* aclCreateScalarList(const aclScalar* const* items, uint64_t count) { return new aclScalarList{std::vector<const aclScalar*>(items, items + count)}; }
+aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t count) {
+  return new aclIntArray{std::vector<int64_t>(values, values + count)};
+}
+aclFloatArray* aclCreateFloatArray(const float* values, uint64_t count) {
+  return new aclFloatArray{std::vector<float>(values, values + count)};
+}
+aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t count) {
+  return new aclBoolArray{std::vector<bool>(values, values + count)};
+}
+aclTensorList* aclCreateTensorList(const aclTensor* const* items, uint64_t count) {
+  return new aclTensorList{std::vector<const aclTensor*>(items, items + count)};
+}
+aclScalarList* aclCreateScalarList(const aclScalar* const* items, uint64_t count) {
+  return new aclScalarList{std::vector<const aclScalar*>(items, items + count)};
+}
 
 int aclDestroyTensor(const aclTensor* tensor) {
   delete tensor;
