@@ -14,22 +14,30 @@ from npgxd.config._sections import (
     GroupSection,
     LibrarySection,
     LimitsSection,
+    MetricsSection,
     StoreSection,
     ToolchainSection,
 )
+from npgxd.config._settings import Change, Settings, needs_restart
+from npgxd.config._values import address_of
 
 __all__ = [
     "SECTIONS",
     "SYSTEM_CONFIG",
     "SYSTEM_STATE",
     "CacheSection",
+    "Change",
     "CompileSection",
     "Config",
     "DaemonSection",
     "GroupSection",
     "LibrarySection",
     "LimitsSection",
+    "MetricsSection",
+    "Settings",
     "StoreSection",
     "ToolchainSection",
+    "address_of",
     "load",
+    "needs_restart",
 ]

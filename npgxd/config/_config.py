@@ -15,6 +15,7 @@ from npgxd.config._sections import (
     GroupSection,
     LibrarySection,
     LimitsSection,
+    MetricsSection,
     StoreSection,
     ToolchainSection,
 )
@@ -46,6 +47,7 @@ class Config:
     op_library: LibrarySection = LibrarySection()
     limits: LimitsSection = LimitsSection()
     cache: CacheSection = CacheSection()
+    metrics: MetricsSection = MetricsSection()
 
     @property
     def socket(self) -> Path:

@@ -1,6 +1,6 @@
 """The sections of the configuration: every key with its type, bound, default and meaning.
 
-docs/configuration.md lists the same keys.
+docs/configuration.md lists the same keys.  ``restart`` marks those that a reload cannot change.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from npgxd.toolchain.discovery import ToolchainSettings
 from npgxd.wire.messages import CoreCounts
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 UNREADABLE = ("wait", "ignore")
 SCOPES = ("namespace", "user")
 
@@ -26,9 +27,10 @@ def _key(default: object, meaning: str, **bounds: object) -> Any:
 class DaemonSection:
     """``[daemon]``."""
 
-    state_dir: Path | None = _key(None, "where kernels, views and the journal are kept")
-    runtime_dir: Path | None = _key(None, "where the sockets are; keep it short")
+    state_dir: Path | None = _key(None, "where kernels, views and the journal are kept", restart=True)
+    runtime_dir: Path | None = _key(None, "where the sockets are; keep it short", restart=True)
     log_level: str = _key("info", "debug, info, warning or error", among=LOG_LEVELS)
+    log_format: str = _key("text", "text, or json: one object a line", among=LOG_FORMATS)
     drain_s: float = _key(60.0, "seconds that running compiles may take to finish at a stop", low=0, high=86_400)
 
 
@@ -36,12 +38,12 @@ class DaemonSection:
 class ToolchainSection:
     """``[toolchain]``: which CANN to compile with. Empty values come from the daemon's environment."""
 
-    home: Path | None = _key(None, "ASCEND_HOME_PATH")
-    opp: Path | None = _key(None, "ASCEND_OPP_PATH")
-    custom_opp: tuple[str, ...] = _key((), "the paths of ASCEND_CUSTOM_OPP_PATH, in search order")
-    soc: str = _key("", "full SoC name as aclrtGetSocName gives it, for example Ascend910B3")
-    vector_cores: int = _key(0, "vector cores that ranks may use; 0: not stated", low=0, high=10_000)
-    cube_cores: int = _key(0, "cube cores that ranks may use; 0: not stated", low=0, high=10_000)
+    home: Path | None = _key(None, "ASCEND_HOME_PATH", restart=True)
+    opp: Path | None = _key(None, "ASCEND_OPP_PATH", restart=True)
+    custom_opp: tuple[str, ...] = _key((), "the paths of ASCEND_CUSTOM_OPP_PATH, in search order", restart=True)
+    soc: str = _key("", "full SoC name as aclrtGetSocName gives it, for example Ascend910B3", restart=True)
+    vector_cores: int = _key(0, "vector cores that ranks may use; 0: not stated", low=0, high=10_000, restart=True)
+    cube_cores: int = _key(0, "cube cores that ranks may use; 0: not stated", low=0, high=10_000, restart=True)
 
     def settings(self) -> ToolchainSettings:
         """In the form that the toolchain package takes."""
@@ -89,8 +91,12 @@ class StoreSection:
 class LibrarySection:
     """``[op_library]``: the shared op library of CANN before 9.1.0."""
 
-    leave_after_s: float = _key(60.0, "seconds for which kernels that no process needs stay in it", low=0, high=604_800)
-    unreadable: str = _key("wait", "wait for, or ignore, processes of which it cannot be told what they loaded", among=UNREADABLE)
+    leave_after_s: float = _key(
+        60.0, "seconds for which kernels that no process needs stay in it", low=0, high=604_800, restart=True
+    )
+    unreadable: str = _key(
+        "wait", "wait for, or ignore, processes of which it cannot be told what they loaded", among=UNREADABLE, restart=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,21 @@ class CacheSection:
     max_entries: int = _key(4096, "entries of one user", low=1, high=1_000_000)
     max_artifact_mb: int = _key(256, "one entry, in 10^6 bytes", low=1, high=1024)
     build_s: float = _key(1800.0, "seconds after which another process may build what one has not finished", low=1, high=86_400)
-    scope: str = _key("namespace", "entries go to the same user in the same user namespace, or to the same user", among=SCOPES)
-    trusted_uids: tuple[int, ...] = _key((), "users whose proven entries all others may have, too", items=int)
+    scope: str = _key(
+        "namespace", "entries go to the same user in the same user namespace, or to the same user", among=SCOPES, restart=True
+    )
+    trusted_uids: tuple[int, ...] = _key((), "users whose proven entries all others may have, too", items=int, restart=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSection:
+    """``[metrics]``: where the metrics go beside ``npgxctl metrics``."""
+
+    textfile: Path | None = _key(None, "a file (*.prom) for node_exporter's textfile collector, rewritten as a whole")
+    interval_s: float = _key(15.0, "seconds between two writings of the textfile", low=1, high=3600)
+    listen: str = _key(
+        "", "127.0.0.1:PORT or [::1]:PORT, to answer GET /metrics there; empty: nowhere", loopback=True, restart=True
+    )
 
 
 SECTIONS: dict[str, type] = {
@@ -143,4 +162,5 @@ SECTIONS: dict[str, type] = {
     "op_library": LibrarySection,
     "limits": LimitsSection,
     "cache": CacheSection,
+    "metrics": MetricsSection,
 }

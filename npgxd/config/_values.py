@@ -33,6 +33,8 @@ def checked(where: str, default: object, metadata: Mapping[str, Any], value: obj
         if not path.is_absolute():
             raise ConfigError(f"{where} must be an absolute path, not {value!r}", hint=hint)
         return path
+    if metadata.get("loopback") and value and address_of(value) is None:
+        raise ConfigError(f"{where} must be 127.0.0.1:PORT or [::1]:PORT, not {value!r}", hint=hint)
     if "among" in metadata and value not in metadata["among"]:
         raise ConfigError(f"{where} must be one of {', '.join(metadata['among'])}, not {value!r}", hint=hint)
     return value
@@ -53,6 +55,15 @@ def _number(item: object) -> int | None:
     if isinstance(item, str) and item.isascii() and item.isdecimal() and len(item) <= 10:  # noqa: PLR2004 -- as long as a uid may be
         return int(item)
     return item if isinstance(item, int) and not isinstance(item, bool) and item >= 0 else None
+
+
+def address_of(text: str) -> tuple[str, int] | None:
+    """The loopback address and port (1 to 65535) that ``text`` names; None if it names none."""
+    host, _, port = text.rpartition(":")
+    host = {"127.0.0.1": "127.0.0.1", "localhost": "127.0.0.1", "[::1]": "::1"}.get(host, "")
+    if not host or not port.isascii() or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:  # noqa: PLR2004 -- ports
+        return None
+    return host, int(port)
 
 
 def from_text(default: object, text: str) -> object:

@@ -65,7 +65,7 @@ class Acts:
         self._end = end
         self._verifying: Task[Findings] | None = None
 
-    def do(self, message: Message, frames: tuple[bytes, ...], peer: PeerCredentials, now: float) -> dict[str, Any] | Long:  # noqa: C901, PLR0911 -- one a message
+    def do(self, message: Message, frames: tuple[bytes, ...], peer: PeerCredentials, now: float) -> dict[str, Any] | Long:  # noqa: C901, PLR0911, PLR0912 -- one a message
         """Do one request, or begin it; an NpgxError becomes a refusal."""
         match message:
             case admin.Verify():
@@ -86,6 +86,8 @@ class Acts:
                 return self._cache_remove(message.key)
             case Explain():
                 return self._explainer.explain(message.what, None, now)
+            case admin.Logs():
+                return self._explainer.logs(message.job)
             case admin.Retry():
                 return self._retry(message)
             case admin.Drain():

@@ -31,7 +31,7 @@ class Attendance:
 
     def __init__(self, sessions: Sessions, background_s: float) -> None:
         self._sessions = sessions
-        self._background_s = background_s
+        self.background_s = background_s
         self._rounds: dict[str, Round] = {}
         self._next_check = float("inf")
 
@@ -67,7 +67,7 @@ class Attendance:
             if not taken.background and now - taken.left_at >= GRACE_S:
                 taken.background = True
                 dropped.append(taken)
-            if now - taken.left_at >= GRACE_S + self._background_s:
+            if now - taken.left_at >= GRACE_S + self.background_s:
                 expired.append(taken)
         self._next_check = now + CHECK_S if self._rounds else float("inf")
         return Changes(tuple(dropped), tuple(expired))

@@ -54,7 +54,7 @@ class Builds:
     """All builds of a daemon, by the entry's id. Nothing of this is kept over a restart: those who wait ask again, and one of them builds."""
 
     def __init__(self, *, build_s: float) -> None:
-        self._build_s = build_s
+        self.build_s = build_s
         self._builds: dict[str, _Build] = {}
         self._told: list[Told] = []
         self._next_sign = math.inf
@@ -89,7 +89,7 @@ class Builds:
         if build is None or build.builder.id == session.id:
             if build is None:
                 self._bound(session, now)
-                build = self._builds[entry] = _Build(key, label, session, now, now + self._build_s)
+                build = self._builds[entry] = _Build(key, label, session, now, now + self.build_s)
             return Artifact(key=key, state=ArtifactState.MISS, ticket=ticket)
         if wait_s > 0 and self._would_circle(session, build):
             return Artifact(key=key, state=ArtifactState.MISS, code="CIRCLE", reason=CIRCLE, ticket=ticket)
@@ -159,7 +159,7 @@ class Builds:
             del self._builds[entry]
             return
         chosen = build.waiting.pop(next(iter(build.waiting)))
-        build.builder, build.since, build.until = chosen.session, now, now + self._build_s
+        build.builder, build.since, build.until = chosen.session, now, now + self.build_s
         event = Artifact(key=build.key, state=ArtifactState.MISS, code="HANDED_ON", reason=HANDED_ON, ticket=chosen.ticket)
         self._told.append(Told(chosen.session.identity, event))
 

@@ -95,7 +95,7 @@ class Churn:
     """The operator calls of all graphs, as their rounds bring kernels that nobody has."""
 
     def __init__(self, limits: LimitsSection) -> None:
-        self._most = {Changing.CONST_DATA: limits.churn_const_data, Changing.SHAPES: limits.churn_shapes}
+        self._limits = limits
         self._calls: dict[int, OrderedDict[bytes, _Call]] = {}
 
     def take(self, graph: Graph, missing: Iterable[tuple[str, Record]]) -> dict[str, str]:
@@ -168,15 +168,18 @@ class Churn:
         calls.move_to_end(name)
         return call
 
+    def _most(self, what: Changing) -> int:
+        return self._limits.churn_const_data if what is Changing.CONST_DATA else self._limits.churn_shapes
+
     def _limit(self, call: _Call) -> int:
         """How many rounds may bring new values; 0: any number."""
-        return self._most[call.what] * (1 if call.graph.name else ALL_GRAPHS)
+        return self._most(call.what) * (1 if call.graph.name else ALL_GRAPHS)
 
     def _reason(self, call: _Call) -> str:
         whose = "graph" if call.graph.name else "process"
         return (
             f"its {call.what} changed in {call.rounds} rounds of this {whose}: no more of its values are compiled "
-            f"([limits] churn_{call.what} = {self._most[call.what]}); {_REMEDY[call.what]}"
+            f"([limits] churn_{call.what} = {self._most(call.what)}); {_REMEDY[call.what]}"
         )
 
 

@@ -15,6 +15,8 @@ from npgxd.daemon.churn import Churn, graph_of
 from npgxd.daemon.flights import Flights
 from npgxd.daemon.kept import Kept
 from npgxd.daemon.ledger import Ledger
+from npgxd.daemon.metrics_histograms import ROUND_WAIT
+from npgxd.daemon.misses import Misses
 from npgxd.daemon.outcomes import Outcomes
 from npgxd.daemon.placing import Placing
 from npgxd.daemon.postponed import Postponed
@@ -23,6 +25,7 @@ from npgxd.daemon.quotas import Quotas
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.daemon.settling import Settling
+from npgxd.daemon.tracing import Mark, Tracing
 from npgxd.daemon.windows import Windows
 from npgxd.wire.states import KeyOutcome, Reason, RoundState
 
@@ -69,10 +72,18 @@ class Coordinator:
         self._attendance = Attendance(sessions, config.compile.background_s)
         self._outcomes = Outcomes(self.rounds, self.flights, stores, config.compile.remember_s)
         self._settling = Settling(keyer, self._ledger, self._assembly, self.placing)
+        self._misses = Misses(stores, self.flights)
+        self.trace = Tracing()
         self.postponed = Postponed(self._ledger)
         self._kept = Kept()
         self.changed: set[str] = set()
         """Rounds about which their followers are to be told something."""
+
+    def reconfigured(self) -> None:
+        """The configuration was reloaded: what is not read at its use is taken anew."""
+        settings = self._config.compile
+        self.flights.attempts, self.prospects.batch_s = settings.attempts, settings.batch_s
+        self._attendance.background_s, self._outcomes.remember_s = settings.background_s, settings.remember_s
 
     # ---- submissions -------------------------------------------------------------------------------------------------
 
@@ -93,7 +104,9 @@ class Coordinator:
             self._ledger.make_durable(taken)
         session.round = taken.id
         self.postponed.forget(taken.id)
+        self._misses.count(taken)
         self._stores.count(rounds=1, records=len(raw))
+        self.trace.submitted(taken, session, now)
         self._admit(taken, now)
         self._join_group(taken, session, now)
         if taken.result is None:  # also one that waits only for its known kernels to be put into a shared op library
@@ -194,6 +207,7 @@ class Coordinator:
     def _queue(self, waiting: Round, now: float) -> None:
         """Its open keys are in flight from now on; without any it is settled."""
         waiting.state = RoundState.QUEUED
+        self.trace.mark(Mark.QUEUED, waiting.id, now)
         self.changed.add(waiting.id)
         for key in waiting.open_keys:
             self.flights.add(waiting.needs[key], waiting.waiter, now)
@@ -202,10 +216,12 @@ class Coordinator:
 
     # ---- what the workers tell ---------------------------------------------------------------------------------------
 
-    def compiling(self, keys: Iterable[str], current: tuple[str, ...] = ()) -> None:
+    def compiling(self, keys: Iterable[str], now: float, current: tuple[str, ...] = ()) -> None:
         """A worker has these keys, and is at ``current``."""
         for name in self.flights.waiters(keys) & self.rounds.keys():
             waiting = self.rounds[name]
+            if waiting.state is not RoundState.COMPILING:
+                self.trace.mark(Mark.COMPILING, waiting.id, now)
             waiting.state = RoundState.COMPILING
             waiting.current = current[:8]
             self.changed.add(name)
@@ -260,8 +276,10 @@ class Coordinator:
         done.result = result_of(done, assembled, gathered=len(self.gathered(done)))
         done.state = RoundState.SETTLED
         if not done.settled_at:  # what is told again counts once
-            self._stores.count(hits=done.result.hits, failed=done.result.failed)
+            waited = ROUND_WAIT.counted(now - done.accepted_at)
+            self._stores.count(hits=done.result.hits, failed=done.result.failed, **waited)
         done.settled_at = now
+        self.trace.mark(Mark.SETTLED, done.id, now)
         self.quotas.release(done.id)
         self._attendance.end(done.id)
         self._kept.add(done)
@@ -298,8 +316,14 @@ class Coordinator:
         return given and view in self._stores.views
 
     def loaded(self, session: Session, view: str) -> None:
-        """The process behind a session has leased a view."""
+        """The process behind a session holds the lease of a view."""
         self._assembly.loaded(session, view)
+
+    def leased(self, session: Session, view: str, now: float) -> None:
+        """It has just leased it."""
+        mine = (r for r in self.rounds.values() if r.session == session.id and r.result is not None and r.result.view == view)
+        self.trace.leased([r.id for r in mine], now)
+        self.loaded(session, view)
 
     def views_in_use(self, now: float) -> set[str]:
         """Views that were told to somebody a short while ago, who may be about to lease them."""

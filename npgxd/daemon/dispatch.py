@@ -31,8 +31,10 @@ from npgxd.compile import (
 from npgxd.daemon.capacity import RUNS, Busy, Capacity
 from npgxd.daemon.housekeeping import MB, Room
 from npgxd.daemon.job_history import JobHistory
+from npgxd.daemon.metrics_histograms import COMPILE_RUN
 from npgxd.daemon.placing import reason_of
 from npgxd.daemon.publishing import Publishing
+from npgxd.daemon.tracing import Mark
 from npgxd.daemon.tries import Try
 from npgxd.errors import NpgxError
 from npgxd.oplib.shared_root_place import LibraryError
@@ -91,7 +93,7 @@ class Dispatcher:
         self._coordinator = coordinator
         self._capacity = Capacity(config.compile, machine or Machine())
         # Runs whose op_compiler has ended hold a worker a little longer, and no slot.
-        self._pool = Pool(2 * (config.compile.workers or RUNS))
+        self._pool = Pool(self._most_workers)
         self._running: dict[int, _Running] = {}
         self._results = Publishing(stores, keyer, coordinator)
         self._publishing: deque[_Running] = deque()
@@ -103,6 +105,14 @@ class Dispatcher:
         self._look_at = float("-inf")
         self.housekeeping: Housekeeping | None = None
         """Makes room before a compile; without one there is always room."""
+
+    @property
+    def _most_workers(self) -> int:
+        return 2 * (self._config.compile.workers or RUNS)
+
+    def reconfigured(self) -> None:
+        """The configuration was reloaded: more, or less, may be started from now on."""
+        self._pool.limit, self._seen = self._most_workers, None
 
     @property
     def busy(self) -> int:
@@ -226,10 +236,11 @@ class Dispatcher:
         self._start_failures = 0
         flights.start(needs, spec.job_id, planned.processes, planned.queues)
         self.history.begun(spec.job_id, company.uid, needs, time.time())
+        self._coordinator.trace.job(spec.job_id, [need.record.op_type for need in needs.values()], spec.jobs, now)
         estimate_s = terms.start_up_s + planned.estimate_s
         self._running[job.fileno()] = _Running(job, needs, now, planned.background, estimate_s)
         self._coordinator.prospects.began(spec.job_id, len(needs), spec.jobs, planned.estimate_s, terms, now)
-        self._coordinator.compiling(needs)
+        self._coordinator.compiling(needs, now)
         log.info(
             "job %s: compiling %d kernels with -j %d for %s, about %.0f s",
             spec.job_id,
@@ -284,6 +295,7 @@ class Dispatcher:
                 self._close(running, now)
             else:
                 self._publishing.append(running)
+                self._coordinator.trace.mark(Mark.PUBLISHING, running.job.spec.job_id, now)
 
     def _close(self, running: _Running, now: float) -> None:
         """The job is over: what it holds is given back, and no key of it is left without a word."""
@@ -298,16 +310,18 @@ class Dispatcher:
         self._coordinator.failed([Try(key, KeyOutcome.FAILED, reason, transient=True, job=job) for key in untold], now)
         self._coordinator.flights.over(job, now)
         self._coordinator.prospects.ended(job)
+        self._coordinator.trace.mark(Mark.ENDED, job, now)
 
     def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
         for event in events:
             if isinstance(event, JobResult | JobFailed):
                 self.history.ended(running.job.spec.job_id, event)
+                self._stores.count(**COMPILE_RUN.counted(event.wall_s))
             if isinstance(event, JobStarted):
                 self.history.started(running.job.spec.job_id, event.argv)
                 log.debug("job %s: %s", running.job.spec.job_id, " ".join(event.argv))
             elif isinstance(event, JobProgress):
-                self._progress(running, event)
+                self._progress(running, event, now)
             elif isinstance(event, JobEnding):
                 running.ending = True
             elif isinstance(event, JobResult):
@@ -317,10 +331,10 @@ class Dispatcher:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
                 self._failed(running, event.failed, now)
 
-    def _progress(self, running: _Running, event: JobProgress) -> None:
+    def _progress(self, running: _Running, event: JobProgress, now: float) -> None:
         running.done, running.current = event.done, event.current
         self._coordinator.prospects.progressed(running.job.spec.job_id, event.done)
-        self._coordinator.compiling(running.needs, event.current)
+        self._coordinator.compiling(running.needs, now, event.current)
 
     def _failed(self, running: _Running, failed: Iterable[KeyFailed], now: float) -> None:
         """Tell failed tries; where memory ran out, less is started for a while."""

@@ -10,6 +10,7 @@ import os
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from npgxd.daemon.failed_runs import failed_runs
 from npgxd.daemon.kernel_story import KernelStory
 from npgxd.daemon.refusals import Refused
 from npgxd.wire import limits
@@ -46,6 +47,7 @@ class Explainer:
         self._stores = stores
         self._sessions = sessions
         self._coordinator = coordinator
+        self._history = history
         self._story = KernelStory(stores, coordinator, history)
 
     def explain(self, what: str, uid: int | None, now: float) -> dict[str, Any]:
@@ -68,6 +70,10 @@ class Explainer:
             if entry.round.startswith(name) and uid in {None, entry.uid}:
                 return {"kind": "round", "asked": what, **_postponed(entry)}
         raise Refused("NOTHING_FOUND", f"nothing is known under {what}", hint=_HINT)
+
+    def logs(self, digits: str) -> dict[str, Any]:
+        """What the runs of op_compiler that failed have left: of all in brief, or of the one whose id begins so."""
+        return failed_runs(self._history, self._stores.state.jobs, digits)
 
     def frames(self, peer: PeerCredentials, what: str, now: float) -> list[bytes]:
         """For one who asks at npgxd.sock: the document as JSON, cut into payload frames."""

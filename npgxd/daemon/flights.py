@@ -83,7 +83,7 @@ class Flights:
     """All keys in flight on this node; ``costs`` tells what each is expected to take."""
 
     def __init__(self, attempts: int, costs: Costs) -> None:
-        self._attempts = attempts
+        self.attempts = attempts
         self._costs = costs
         self._flights: dict[str, Flight] = {}
         self._waiting = 0
@@ -218,7 +218,7 @@ class Flights:
     def failed(self, tries: Iterable[Try], now: float) -> list[GivenUp]:
         """These tries of one run ended without a kernel: each key waits again, or is given up and told."""
         told = [attempt for attempt in tries if attempt.key in self._flights]
-        verdict = judge(told, self._flights, self._attempts, now)
+        verdict = judge(told, self._flights, self.attempts, now)
         for attempt in told:
             flight = self._flights[attempt.key]
             if attempt.key in verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npgxd import __version__
 from npgxd.daemon.progressing import Progresses
@@ -17,6 +17,7 @@ from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.codec import pack_records
 from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.form import Message
+from npgxd.wire.observe_messages import Metrics, MetricsText, Trace, TraceDocument
 from npgxd.wire.printable import one_line
 from npgxd.wire.states import ClientState, Reason, Strategy
 from npgxd.wire.switch_messages import Switch
@@ -57,6 +58,8 @@ class Handlers:
         cached: Callable[[PeerCredentials, str, float], list[bytes]],
         explained: Callable[[PeerCredentials, str, float], list[bytes]],
         status: Callable[[float], list[bytes]],
+        metrics: Callable[[float], list[bytes]] = lambda _now: [],
+        trace: Callable[[str, float], list[bytes]] = lambda _job, _now: [],
     ) -> None:
         self._instance = instance
         self._stores = stores
@@ -65,9 +68,14 @@ class Handlers:
         self._coordinator = coordinator
         self._library = library
         self._lookups = lookups
-        self._cached = cached
-        self._explained = explained
-        self._status = status
+        # What npgxctl asks for, without a hello.
+        self._pages: dict[type[Message], Callable[[PeerCredentials, Any, float], Reply]] = {
+            messages.Status: lambda _peer, _asked, now: (messages.StatusDocument(schema=1), status(now)),
+            CacheList: lambda peer, asked, now: (CacheDocument(schema=1), cached(peer, asked.match, now)),
+            Explain: lambda peer, asked, now: (Explained(schema=1), explained(peer, asked.what, now)),
+            Metrics: lambda _peer, _asked, now: (MetricsText(), metrics(now)),
+            Trace: lambda _peer, asked, now: (TraceDocument(schema=1), trace(asked.job, now)),
+        }
         self._uploads = Uploads()
         self._agreements = Agreements(lambda: secrets.token_hex(16))
         self.progresses = Progresses(sessions, coordinator)
@@ -88,12 +96,9 @@ class Handlers:
 
     def handle(self, identity: bytes, peer: PeerCredentials, message: Message, frames: tuple[bytes, ...], now: float) -> Reply:
         """The answer to one request of one connection."""
-        if isinstance(message, messages.Status):
-            return messages.StatusDocument(schema=1), self._status(now)
-        if isinstance(message, CacheList):
-            return CacheDocument(schema=1), self._cached(peer, message.match, now)
-        if isinstance(message, Explain):
-            return Explained(schema=1), self._explained(peer, message.what, now)
+        page = self._pages.get(type(message))
+        if page is not None:
+            return page(peer, message, now)
         if isinstance(message, messages.Hello):
             return self._hello(identity, peer, message, now)
         session = self._sessions.by_identity(identity)
@@ -247,9 +252,9 @@ class Handlers:
         session.leases.add(offer.lease)
         return messages.LeaseOffer(lease=offer.lease, lease_path=f"leases/{offer.lease}", view_path=f"views/{lease.view}"), []
 
-    def _leased(self, session: Session, leased: messages.Leased, _frames: tuple[bytes, ...], _now: float) -> Reply:
+    def _leased(self, session: Session, leased: messages.Leased, _frames: tuple[bytes, ...], now: float) -> Reply:
         if leased.lease not in session.leases:
             raise Refused("UNKNOWN_LEASE", "no such lease of this session", hint="ask for the view's lease again")
         view = self._stores.leases.confirm(leased.lease)
-        self._coordinator.loaded(session, view)
+        self._coordinator.leased(session, view, now)
         return messages.Done(), []

@@ -16,6 +16,7 @@ from npgxd.daemon.slices import Task
 from npgxd.errors import NpgxError, StoreError
 from npgxd.oplib.removal import Budget, Marks, Removal, Report
 from npgxd.oplib.sweeping import Step
+from npgxd.store.past import REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -91,6 +92,10 @@ class Housekeeping:
         if self._task is not None and self._task.run():
             self._ended(self._task, now)
         return now if self._task is not None else min(self._next_pass, self._flush(now))
+
+    def reconfigured(self) -> None:
+        """The configuration was reloaded: the next pass comes as soon as after a start, under the new limits."""
+        self._next_pass = None
 
     def request(self, now: float, *, dry_run: bool = False) -> Task[Report]:
         """A pass that an administrator asked for; the one that is under way, if it is of the same kind."""
@@ -193,6 +198,7 @@ class Housekeeping:
             self._no_room_until = now + RETRY_S
             return
         self._last = _Last(report, now, task.busy_s)
+        self._count(report)
         log.log(
             logging.WARNING if report.over or report.short else logging.INFO,
             "removal: %s; %.0f ms of work in %.0f ms",
@@ -202,6 +208,15 @@ class Housekeeping:
         )
         if report.short:
             self._no_room_until = now + RETRY_S
+
+    def _count(self, report: Report) -> None:
+        if not report.removed:
+            return
+        self._stores.count(removed=report.removed, removed_bytes=report.freed)
+        try:
+            self._stores.past.gone([victim.key for victim in report.victims], REMOVED)
+        except StoreError as error:
+            log.error("it is not remembered that %d kernels were removed: %s", report.removed, error)
 
     def _marking(self, now: float) -> Generator[Step, None, Marks]:
         """Everything that somebody needs: leases, rounds that are not settled, views that were just told; pins are looked at apart."""

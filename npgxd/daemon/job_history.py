@@ -63,9 +63,13 @@ class JobHistory:
         except OSError as error:
             log.error("the summary of job %s is not kept: %s", job, error)
 
+    def all(self) -> list[Summary]:
+        """Every job that is known of, the newest first."""
+        return [*reversed(self._jobs.values()), *self._from_before()]
+
     def of_key(self, key: str, most: int = 5) -> list[Summary]:
         """The jobs that had this key, the newest first."""
-        found = (summary for summary in (*reversed(self._jobs.values()), *self._from_before()) if key in summary.keys)
+        found = (summary for summary in self.all() if key in summary.keys)
         return list(islice(found, most))
 
     def _from_before(self) -> list[Summary]:

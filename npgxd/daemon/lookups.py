@@ -69,6 +69,11 @@ class Lookups:
             m.CacheNote: self._note,
         }
 
+    def reconfigured(self, settings: CacheSection, min_free: int) -> None:
+        """The configuration was reloaded: what is not read at its use is taken anew. ``min_free``: bytes."""
+        self._room.min_free = min_free
+        self.builds.build_s = settings.build_s
+
     def end(self, session: Session, now: float) -> None:
         """A session has ended: it builds nothing, waits for nothing and publishes nothing any more."""
         self._publications.forget(session)

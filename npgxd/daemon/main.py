@@ -11,13 +11,16 @@ import faulthandler
 import logging
 import os
 import resource
+import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
-from npgxd.config import Config, load
+from npgxd.config import Config, Settings, load
+from npgxd.daemon.log_lines import set_up as set_up_log
 from npgxd.daemon.notify import notify
 from npgxd.errors import NpgxError
 from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory
@@ -38,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         config = load(options.config, user=options.user, environ=os.environ)
-        _log_to_stderr(config.daemon.log_level)
+        set_up_log(config.daemon.log_level, config.daemon.log_format, os.environ)
         if options.check_config:
             print(f"{config.source}: ok")
             return 0
-        _serve(config, user=options.user, begun=begun)
+        _serve(config, options, begun=begun)
     except NpgxError as error:
         print(f"npgxd: {error}", file=sys.stderr)
         return error.exit_code
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _serve(config: Config, *, user: bool, begun: float) -> None:
+def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None:
     # Imported here so that --help and --check-config answer at once.
     import zmq
 
@@ -63,11 +66,12 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
     from npgxd.daemon.stores import Stores
     from npgxd.wire.credentials import self_test
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it means a reload
     faulthandler.enable()  # what systemd's watchdog ends, or a fault in a library does, leaves a trace in the journal
     passed = take_passed(os.environ)
     _allow_descriptors()
     check_socket_path(config.socket)
-    prepare_runtime_directory(config.runtime_dir, 0o700 if user else 0o750)
+    prepare_runtime_directory(config.runtime_dir, 0o700 if options.user else 0o750)
     with zmq.Context() as context:
         self_test(context, config.runtime_dir)  # who a peer is must come from the kernel here too, or nothing is served
     stores = Stores.open(config.state_dir)
@@ -76,7 +80,8 @@ def _serve(config: Config, *, user: bool, begun: float) -> None:
         log.warning("an earlier life left a compiler running: %s", line)
     stores.recover()
     keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints.json")
-    service = Service(config, stores, keyer, doors)
+    read = partial(load, options.config, user=options.user, environ=os.environ)
+    service = Service(Settings(config), stores, keyer, doors, read_config=read)
     service.catch_signals()
     resumed = service.resume()
     notify("READY=1", f"STATUS={service.describe()}", f"MAINPID={os.getpid()}")
@@ -99,12 +104,6 @@ def _allow_descriptors() -> None:
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _log_to_stderr(level: str) -> None:
-    journal = "JOURNAL_STREAM" in os.environ  # journald puts the time and the unit there itself
-    form = "%(levelname)s %(message)s" if journal else "%(asctime)s npgxd %(levelname)s %(message)s"
-    logging.basicConfig(level=level.upper(), format=form, stream=sys.stderr, force=True)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -31,7 +31,7 @@ class Outcomes:
         self._rounds = rounds
         self._flights = flights
         self._stores = stores
-        self._remember_s = remember_s
+        self.remember_s = remember_s
 
     def landed(self, manifests: Iterable[KernelManifest]) -> set[str]:
         """These kernels are published."""
@@ -87,6 +87,6 @@ class Outcomes:
 
     def _remember(self, lost: GivenUp) -> None:
         try:
-            self._stores.remember_failure(lost, self._remember_s)
+            self._stores.remember_failure(lost, self.remember_s)
         except StoreError as error:
             log.error("this failure is not remembered: %s", error)

@@ -38,7 +38,7 @@ class Prospects:
     def __init__(self, flights: Flights, costs: Costs, batch_s: float) -> None:
         self._flights = flights
         self._costs = costs
-        self._batch_s = batch_s
+        self.batch_s = batch_s
         self._batches: dict[str, _Batch] = {}
         self.toolchain = ""
         self.slots = 1
@@ -96,6 +96,6 @@ class Prospects:
         others = [line for line in self._flights.lines if line is not own and line.background <= waiter.background]
         running = tuple(Run(batch.processes, self._left(job, now) or 0.0) for job, batch in self._batches.items())
         start_up = self._costs.start_up_s(self.toolchain)
-        node = Node(self.slots, self.runs, start_up, self._costs.ending_s(self.toolchain), self._batch_s, running)
+        node = Node(self.slots, self.runs, start_up, self._costs.ending_s(self.toolchain), self.batch_s, running)
         own_s = max(sum(waiting_s), own.cost_s if own is not None else 0.0)
         return queued_s(own_s, max(waiting_s), [line.cost_s for line in others], node)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from npgxd.compile import KeyFailed
+from npgxd.daemon.metrics_histograms import KERNEL_COMPILE
 from npgxd.errors import StoreError
 from npgxd.wire.states import KeyOutcome
 
@@ -76,6 +77,8 @@ class Publishing:
             self._refused(begun, current, error)
         else:
             begun.published += len(published)
+            for manifest in published:
+                self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
             self._coordinator.landed(published, now)
         return not begun.left
 

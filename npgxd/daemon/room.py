@@ -26,7 +26,7 @@ class Room:
 
     def __init__(self, settings: CacheSection, min_free: int, stores: Stores) -> None:
         self._settings = settings
-        self._min_free = min_free
+        self.min_free = min_free
         self._stores = stores
 
     def check(self, size: int) -> None:
@@ -38,11 +38,11 @@ class Room:
         if size > min(settings.max_gb, settings.max_uid_gb) * GB:
             raise TooMuch(f"an entry of {size / MB:.1f} MB is more than [cache] max_gb or max_uid_gb", hint="raise the limit")
         found = os.statvfs(self._stores.state.path)
-        if found.f_bavail * found.f_frsize - size < self._min_free:
+        if found.f_bavail * found.f_frsize - size < self.min_free:
             raise Refused(
                 "NO_SPACE",
                 f"{found.f_bavail * found.f_frsize / GB:.2f} GB are free on the disk of {self._stores.state.path}, "
-                f"of which {self._min_free / GB:g} must stay ([store] min_free_gb)",
+                f"of which {self.min_free / GB:g} must stay ([store] min_free_gb)",
                 hint="free space there, or lower the limit",
             )
 

@@ -10,7 +10,6 @@ import math
 import os
 import secrets
 import signal
-import socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,18 +22,25 @@ from npgxd.daemon.admin import AdminPort
 from npgxd.daemon.cached import CachePage
 from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.dispatch import Dispatcher
+from npgxd.daemon.draining import Draining
 from npgxd.daemon.explaining import Explainer
 from npgxd.daemon.following import Following
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import GB, Housekeeping
 from npgxd.daemon.importing import Importer
+from npgxd.daemon.log_lines import set_up as set_up_log
 from npgxd.daemon.lookups import Lookups
+from npgxd.daemon.metrics import MetricsPage
+from npgxd.daemon.metrics_export import Scrapes, Textfile
 from npgxd.daemon.notify import Watchdog, notify
-from npgxd.daemon.placing import awaited, settled_at, unleased
+from npgxd.daemon.placing import awaited, settled_at
 from npgxd.daemon.refusals import refusal_of
+from npgxd.daemon.reloading import Reloading
 from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
+from npgxd.daemon.signals import Signals
 from npgxd.daemon.status import StatusPage
+from npgxd.daemon.tracing_document import frames as trace_frames
 from npgxd.errors import NpgxError, ProtocolError
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
@@ -44,7 +50,7 @@ from npgxd.wire.parsing import parse_request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npgxd.config import Config
+    from npgxd.config import Config, Settings
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.listening import Doors
     from npgxd.daemon.stores import Stores
@@ -56,22 +62,24 @@ BURST = 64
 """Messages taken from the socket before the loop looks at everything else again."""
 FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
-LEASE_GRACE_S = 2.0
-"""A daemon that stops waits this long for ranks to lease what they were told last."""
-LINGER_POLL_S = 0.05
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
-ENDING_S = 30.0
-"""What an end may take beyond the drain: killing what did not finish, and closing."""
 
 
 class Service:
     """A daemon that is set up and ready to run."""
 
     def __init__(
-        self, config: Config, stores: Stores, keyer: Keyer, doors: Doors, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        stores: Stores,
+        keyer: Keyer,
+        doors: Doors,
+        *,
+        read_config: Callable[[], Config],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config
+        config = settings.live
         self._stores = stores
         self._keyer = keyer
         self._clock = clock
@@ -94,11 +102,14 @@ class Service:
             self._housekeeping,
             self._importer,
             explainer,
-            lambda why, at_once: self._drain(why, at_once=at_once),
+            lambda why, at_once: self._draining.begin(why, at_once=at_once),
         )
         lookups = Lookups(config.cache, int(config.store.min_free_gb * GB), stores)
         cached = CachePage(config.cache, stores, lookups)
         page.artifacts = cached.summary
+        metrics = MetricsPage(page.document, self._sessions, stores.all_counters)
+        self._textfile = Textfile(config.metrics, metrics.text)
+        self._scrapes = Scrapes(config.metrics.listen, metrics.text)
         self._admin = AdminPort(doors.admins, acts, clock=clock)
         self._page = page
         self._handlers = Handlers(
@@ -112,7 +123,22 @@ class Service:
             cached=cached.frames,
             explained=explainer.frames,
             status=page.frames,
+            metrics=metrics.frames,
+            trace=partial(trace_frames, self._coordinator.trace),
         )
+        self._draining = Draining(
+            config, stores, self._sessions, self._coordinator, self._dispatcher, self._handlers, page, clock=clock
+        )
+        self._reloading = Reloading(settings, read_config, self.describe)
+        page.reload = self._reloading.describe
+        self._reloading.parts += [
+            self._coordinator.reconfigured,
+            self._dispatcher.reconfigured,
+            self._housekeeping.reconfigured,
+            self._textfile.reconfigured,
+            lambda: lookups.reconfigured(config.cache, int(config.store.min_free_gb * GB)),
+            lambda: set_up_log(config.daemon.log_level, config.daemon.log_format, os.environ),
+        ]
         page.progress = self._handlers.progresses.of
         self._following = Following(
             self._handlers.followers,
@@ -125,11 +151,7 @@ class Service:
         self._router, self._monitor = doors.ranks, doors.disconnects
         self._poller = zmq.Poller()
         self._watched: set[int] = set()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._wake_write.setblocking(False)
-        self._signals: list[int] = []
-        self._drain_deadline = math.inf
+        self._signals = Signals()
         self._next_lease_poll = 0.0
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
@@ -137,7 +159,7 @@ class Service:
             self._router,
             self._monitor,
             doors.admins,
-            self._wake_read.fileno(),
+            self._signals.fileno(),
             self._library.fileno(),
         ):
             self._poller.register(source, zmq.POLLIN)
@@ -155,18 +177,15 @@ class Service:
         return f"{self._stores.kernels.count()} kernels{running}; {self._keyer.describe()}"
 
     def catch_signals(self) -> None:
-        """SIGTERM and SIGINT drain; a second one ends at once."""
-        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda caught, _frame: self._signals.append(caught))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})  # whoever started this may have blocked them
+        """SIGTERM and SIGINT drain, a second one ends at once; SIGHUP reloads the configuration."""
+        self._signals.catch()
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until a drain has ended."""
         self._page.started(self._clock())
-        while not self._drained():
+        while not self._draining.is_over():
             self._step()
         self._close()
 
@@ -181,10 +200,12 @@ class Service:
             self._importer.tick,
             self._tend_library,
             self._admin.tick,
-            self._look_again,
+            self._draining.tick,
+            self._textfile.tick,
+            self._scrapes.tick,
             self._watchdog.tick,
         )
-        deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._drain_deadline])
+        deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._draining.deadline])
         self._watch()
         self._tell_manager()
         timeout = None if deadline == math.inf else max(0, math.ceil((deadline - self._clock()) * 1000))
@@ -210,20 +231,27 @@ class Service:
             self._take_disconnects()
         elif source is self._doors.admins:
             self._admin.receive()
-        elif source == self._wake_read.fileno():
+        elif source == self._signals.fileno():
             self._take_signals()
         elif source == self._library.fileno():
             self._take_placed()
         elif isinstance(source, int):
-            session = self._sessions.by_pidfd(source)
-            if session is not None:
-                self._end_session(session, "ended")
-            else:
-                self._dispatcher.read(source, self._clock())
+            self._serve_descriptor(source)
+
+    def _serve_descriptor(self, fileno: int) -> None:
+        session = self._sessions.by_pidfd(fileno)
+        if session is not None:
+            self._end_session(session, "ended")
+        elif not self._scrapes.serve(fileno, self._clock()):
+            self._dispatcher.read(fileno, self._clock())
 
     def _watch(self) -> None:
         """Keep the poller's descriptors equal to the living sessions' and jobs'."""
-        wanted = {session.pidfd for session in self._sessions if session.pidfd >= 0} | self._dispatcher.filenos()
+        wanted = (
+            {session.pidfd for session in self._sessions if session.pidfd >= 0}
+            | self._dispatcher.filenos()
+            | self._scrapes.filenos()
+        )
         for fd in self._watched - wanted:
             self._poller.unregister(fd)
         for fd in wanted - self._watched:
@@ -326,51 +354,17 @@ class Service:
             self._coordinator.placed(name, placed, now)
 
     def _take_signals(self) -> None:
-        try:
-            self._wake_read.recv(4096)
-        except BlockingIOError:
-            return
-        taken, self._signals = self._signals, []
-        for number in taken:
-            self._drain(signal.Signals(number).name)
-
-    def _drain(self, why: str, *, at_once: bool = False) -> None:
-        """Start nothing new, let what runs finish within its time, and end; asked twice, or ``at_once``: end now."""
-        if self._handlers.draining or at_once:
-            log.warning("%s: stopping now; what was compiling is compiled at the next start", why)
-            self._handlers.draining = self._dispatcher.draining = self._page.draining = True
-            self._drain_deadline = self._clock()
-            return
-        running = self._dispatcher.busy
-        compiles = (
-            f"; {running} {'compile runs' if running == 1 else 'compiles run'}, for {self._config.daemon.drain_s:g} s at most"
-        )
-        log.info("%s: draining%s", why, compiles if running else "")
-        # However short the unit's TimeoutStopSec is, [daemon] drain_s decides how long the drain may take.
-        allowed = f"EXTEND_TIMEOUT_USEC={int((self._config.daemon.drain_s + ENDING_S) * 1e6)}"
-        notify("STOPPING=1", allowed, f"STATUS=draining; {running} {'compile runs' if running == 1 else 'compiles run'}")
-        self._handlers.draining = self._dispatcher.draining = self._page.draining = True
-        self._drain_deadline = self._clock() + self._config.daemon.drain_s
-
-    def _drained(self) -> bool:
-        if not self._handlers.draining:
-            return False
-        now = self._clock()
-        # Also for kernels that are being put in place, or were told to somebody a moment ago who has not leased them yet.
-        busy = self._dispatcher.busy or self._coordinator.placing.views or self._unleased(since=now - LEASE_GRACE_S)
-        return now >= self._drain_deadline or not busy
-
-    def _unleased(self, since: float) -> bool:
-        return unleased(self._coordinator.rounds.values(), self._sessions, self._stores.leases, since)
-
-    def _look_again(self, now: float) -> float:
-        """While the daemon only lingers nothing else may happen: when to look whether it still has to."""
-        return now + LINGER_POLL_S if self._handlers.draining and not self._dispatcher.busy else math.inf
+        for number in self._signals.take():
+            if number is signal.SIGHUP:
+                self._reloading.reload()
+            else:
+                self._draining.begin(number.name)
 
     def _close(self) -> None:
         self._following.tick(self._clock())
         self._dispatcher.stop()
         self._admin.close()
+        self._scrapes.close()
         self._housekeeping.stop()
         self._library.close()
         for session in self._sessions:

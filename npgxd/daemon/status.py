@@ -60,6 +60,7 @@ class StatusPage:
         self.library: Callable[[], dict[str, object]] = dict
         self.progress: Callable[[Round, float], RoundProgress] = lambda asked, now: asked.progress(now)
         self.artifacts: Callable[[], dict[str, object]] = dict
+        self.reload: Callable[[], dict[str, object]] = dict
 
     def frames(self, now: float) -> list[bytes]:
         """The document as JSON, cut into payload frames."""
@@ -84,6 +85,7 @@ class StatusPage:
                 "store_id": self._stores.state.store_id,
                 "socket": str(self._config.socket),
                 "config": self._config.source,
+                "reload": self.reload(),
             },
             "toolchain": self._toolchain(),
             "workers": self._dispatcher.describe(now),
@@ -133,6 +135,7 @@ class StatusPage:
         return {
             "keys_waiting": flights.waiting,
             "keys_compiling": len(flights) - flights.waiting,
+            "rounds_total": len(unsettled),
             "rounds": [self._round(waiting, now) for waiting in unsettled[:MAX_ROUNDS]],
             "users": self._coordinator.quotas.describe(),
         }

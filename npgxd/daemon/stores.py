@@ -21,6 +21,7 @@ from npgxd.store.catalog import Catalog
 from npgxd.store.history import CompileHistory, FailureRow
 from npgxd.store.kernels import KernelStore, scan
 from npgxd.store.packages import PackageStore
+from npgxd.store.past import Past
 from npgxd.store.rounds import RoundJournal
 from npgxd.store.state import StateDirectory
 from npgxd.wire.messages import Package
@@ -58,6 +59,7 @@ class Stores:
         self.pins = Pins(state)
         self.artifacts = ArtifactStore(state, self.catalog)
         self.history = CompileHistory(self.catalog)
+        self.past = Past(self.catalog)
         self.costs = Costs(Estimate(*row) for row in self.history.estimates())
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
@@ -101,6 +103,7 @@ class Stores:
         published = self.kernels.publish([self.state.staging / kernel.staged for kernel in made])
         try:
             self.history.made([manifest.key for manifest in published])
+            self.past.made([(manifest.key, manifest.origin.record_digest) for manifest in published])
         except StoreError as error:
             log.error("%d kernels may be shown as failed although they are there: %s", len(published), error)
         return published
@@ -197,6 +200,10 @@ class Stores:
         names = ("hits", "compiled", "failed", "expired", "rounds", "records")
         counted = Counter(self.catalog.counters()) + self._counted
         return {name: counted[name] for name in names}
+
+    def all_counters(self) -> dict[str, int]:
+        """Every counter that survives restarts, by its name in the catalog."""
+        return dict(Counter(self.catalog.counters()) + self._counted)
 
     def artifact_counters(self) -> dict[str, int]:
         """Those of the compile cache."""

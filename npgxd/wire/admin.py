@@ -97,6 +97,14 @@ class CacheRemove(Message):
 
 
 @plain
+class Logs(Message):
+    """What runs of op_compiler that failed have left: of all in brief, or of the one whose id begins so."""
+
+    op: ClassVar[str] = "logs"
+    job: str = bounded(pattern(r"([0-9a-f]{4,32})?", "the first digits (4 or more) of a run of op_compiler"), "")
+
+
+@plain
 class Retry(Message):
     """Forget what is remembered as failed: of keys that begin so, of one operator, or all; of the latter two also what keeps changing."""
 
@@ -140,7 +148,21 @@ class Answer(Message):
 
 REQUESTS: dict[str, type[Message]] = {
     kind.op: kind
-    for kind in (Verify, Gc, PinKernels, Unpin, ListPins, ImportPart, ImportRun, CacheRemove, Explain, Retry, Drain, Shutdown)
+    for kind in (
+        Verify,
+        Gc,
+        PinKernels,
+        Unpin,
+        ListPins,
+        ImportPart,
+        ImportRun,
+        CacheRemove,
+        Explain,
+        Logs,
+        Retry,
+        Drain,
+        Shutdown,
+    )
 }
 REPLIES: dict[str, type[Message]] = {kind.op: kind for kind in (Progress, Answer, Refusal)}
 

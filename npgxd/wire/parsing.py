@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npgxd.errors import ProtocolError
-from npgxd.wire import artifact_messages, explain_messages, limits, messages, switch_messages
+from npgxd.wire import artifact_messages, explain_messages, limits, messages, observe_messages, switch_messages
 from npgxd.wire.artifact_messages import CacheList
 from npgxd.wire.explain_messages import Explain
 from npgxd.wire.messages import Hello, Status
+from npgxd.wire.observe_messages import Metrics, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,12 +30,12 @@ class UnsupportedVersion(ProtocolError):
     code = "UNSUPPORTED_VERSION"
 
 
-_VOCABULARIES = (messages, artifact_messages, switch_messages, explain_messages)
+_VOCABULARIES = (messages, artifact_messages, switch_messages, explain_messages, observe_messages)
 REQUESTS: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REQUESTS.items()}
 """All that a rank may send to npgxd.sock."""
 REPLIES: dict[str, type[Message]] = {op: kind for each in _VOCABULARIES for op, kind in each.REPLIES.items()}
 """All that it may get from there."""
-_ANY_VERSION = frozenset({Hello.op, Status.op, CacheList.op, Explain.op})
+_ANY_VERSION = frozenset({Hello.op, Status.op, CacheList.op, Explain.op, Metrics.op, Trace.op})
 """Hello carries the versions to choose from, and what npgxctl asks must work across all of them."""
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from npgxd.config import Config
     from npgxd.daemon.rounds import Round
 
 NOBODY = PeerCredentials(os.getuid(), os.getgid(), 0)
@@ -46,6 +47,7 @@ class Parts:
     dispatcher: Dispatcher
     handlers: Handlers
     explainer: Explainer
+    config: Config
 
     def session(self, peer: PeerCredentials = NOBODY, **rank: object) -> Session:
         return self.sessions.open(secrets.token_bytes(5), peer, Hello(versions=(1,), rank=RankInfo(**rank)), 0.0)
@@ -102,7 +104,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
         explained=explainer.frames,
         status=lambda _now: [],
     )
-    yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers, explainer)
+    yield Parts(cann, stores, keyer, sessions, coordinator, dispatcher, handlers, explainer, config)
     dispatcher.stop()
     for session in sessions:
         sessions.end(session)
