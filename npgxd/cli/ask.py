@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import zmq
 
@@ -14,12 +14,12 @@ from npgxd.wire import limits
 from npgxd.wire.artifact_messages import CacheDocument, CacheList
 from npgxd.wire.endpoint import START_HINT, find_socket, probe
 from npgxd.wire.explain_messages import Explain, Explained
+from npgxd.wire.form import Message
 from npgxd.wire.messages import Status, StatusDocument
+from npgxd.wire.observe_messages import Metrics, MetricsText, Trace, TraceDocument
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from npgxd.wire.form import Message
 
 SCHEMA = 1
 """The schema of the documents that this npgxctl reads."""
@@ -44,9 +44,27 @@ def explained_document(socket: Path | None, question: Explain) -> dict[str, obje
     return _document(socket, question, Explained)
 
 
+def trace_document(socket: Path | None, job: str = "") -> dict[str, object]:
+    """What ranks and workers did lately, of jobs whose names begin with ``job``. Raises as ``status_document`` does."""
+    return _document(socket, Trace(job=job), TraceDocument)
+
+
+def metrics_text(socket: Path | None) -> str:
+    """The metrics in Prometheus' text format. Raises as ``status_document`` does."""
+    return _answer(socket, Metrics(), MetricsText)[1].decode(errors="replace")
+
+
+T = TypeVar("T", bound=Message)
+
+
 def _document(
-    socket: Path | None, question: Message, kind: type[StatusDocument | CacheDocument | Explained]
+    socket: Path | None, question: Message, kind: type[StatusDocument | CacheDocument | Explained | TraceDocument]
 ) -> dict[str, object]:
+    message, payload = _answer(socket, question, kind)
+    return _parse(question.op, message.schema, payload)
+
+
+def _answer(socket: Path | None, question: Message, kind: type[T]) -> tuple[T, bytes]:
     path = _reachable(socket)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -60,7 +78,7 @@ def _document(
     if not isinstance(reply.message, kind):
         told = f"the daemon answers {question.op} with {reply.message.op!r}"
         raise ProtocolError(told, hint="install the same npgxd on both sides")
-    return _parse(question.op, reply.message.schema, b"".join(reply.frames))
+    return reply.message, b"".join(reply.frames)
 
 
 def _reachable(socket: Path | None) -> Path:

@@ -25,6 +25,7 @@ def all_commands() -> tuple[Command, ...]:
     """Every command, in the order in which the help shows them."""
     from npgxd.cli import (  # noqa: PLC0415 -- these modules need Command from here
         cache,
+        completion,
         config,
         doctor,
         ending,
@@ -32,15 +33,23 @@ def all_commands() -> tuple[Command, ...]:
         gc,
         import_,
         install_units,
+        jobs,
+        logs,
+        metrics,
         pin,
         retry,
         status,
+        top,
+        trace,
         verify,
     )
 
     return (
         status.COMMAND,
+        top.COMMAND,
+        jobs.COMMAND,
         explain.COMMAND,
+        logs.COMMAND,
         retry.COMMAND,
         doctor.COMMAND,
         cache.COMMAND,
@@ -50,8 +59,11 @@ def all_commands() -> tuple[Command, ...]:
         pin.UNPIN,
         pin.PINS,
         import_.COMMAND,
+        metrics.COMMAND,
+        trace.COMMAND,
         config.COMMAND,
         install_units.COMMAND,
+        completion.COMMAND,
         ending.DRAIN,
         ending.SHUTDOWN,
     )

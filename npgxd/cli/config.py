@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _entries(config: Config) -> Iterator[dict[str, Any]]:
-    from npgxd.config import SECTIONS  # noqa: PLC0415 -- as above
+    from npgxd.config import SECTIONS, needs_restart  # noqa: PLC0415 -- as above
 
     used = {"daemon.state_dir": config.state_dir, "daemon.runtime_dir": config.runtime_dir}
     for section, kind in SECTIONS.items():
@@ -58,6 +58,7 @@ def _entries(config: Config) -> Iterator[dict[str, Any]]:
                 "value": plain,
                 "origin": config.origins.get(name, DEFAULT),
                 "meaning": item.metadata["meaning"],
+                "restart": needs_restart(name),
             }
 
 
@@ -72,6 +73,7 @@ def _lines(config: Config, told: list[dict[str, Any]], *, show_origin: bool) -> 
         set_here = entry["origin"] != DEFAULT
         if show_origin:
             text += f"    # {clean(entry['origin'])}"
+            text += "; a change needs a restart" if entry["restart"] else ""
         yield Line("", text, Tone.GOOD if set_here else Tone.PLAIN)
 
 

@@ -6,7 +6,8 @@ code  meaning
 0     done; for ``status``: the daemon serves, and no connected rank is in one of the states below
 1     ``verify``: problems were found (with ``--repair``: all of them are mended); ``gc``: a limit is still not met;
       ``import``: some records were rejected; ``cache show``, ``cache why``: nothing is known of that;
-      ``explain``: nothing, or several things, are known under that name; ``retry``: some of that was not remembered as failed
+      ``explain``: nothing, or several things, are known under that name; ``logs``: no such run;
+      ``retry``: some of that was not remembered as failed
 2     ``verify --repair``: problems are left
 3     a rank is DEGRADED: some or all of its operators run with dynamic kernels
 4     a rank is DISABLED: it has no static kernels, for a reason that is no fault
@@ -73,6 +74,15 @@ EXPLAIN_TABLE = f"""exit codes:
 {_ADMIN_CODES}
 Root and the daemon's own user are told everything (over admin.sock), others of rounds and logs their own."""
 RETRY_TABLE = f"exit codes:\n  0   done\n  1   some of that was not remembered as failed\n{_ADMIN_CODES}"
+ASK_TABLE = """exit codes:
+  0   done
+  64  wrong usage
+  69  no daemon answers
+  74  the output could not be written
+  76  the daemon answered what this npgxctl does not understand
+  78  an argument cannot be used"""
+LOGS_TABLE = f"exit codes:\n  0   done\n  1   no such run is known\n{_ADMIN_CODES}"
+COMPLETION_TABLE = "exit codes:\n  0   done\n  64  wrong usage"
 STATUS_TABLE = """exit codes:
   0   the daemon serves, and no rank is in a state below
   3   a rank is DEGRADED (some operators run with dynamic kernels)

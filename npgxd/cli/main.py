@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
 from npgxd.cli.commands import all_commands
+from npgxd.cli.document import clean
 from npgxd.cli.exits import Exit
+from npgxd.cli.guessing import hint, meant
 from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no reason to fail
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args(_as_meant(sys.argv[1:] if arguments is None else arguments))
     try:
         return _run(options)
     except KeyboardInterrupt:
@@ -40,6 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("npgxctl: this is a fault of npgxctl; please report it with the lines above", file=sys.stderr)
         return Exit.INTERNAL
+
+
+def _as_meant(arguments: Sequence[str]) -> list[str]:
+    """With the command's own name, where another one was guessed; ends with what to type where there is none."""
+    words = list(arguments)
+    if not words or words[0].startswith("-"):
+        return words
+    known = [command.name for command in all_commands()]
+    words[0] = meant(words[0], known)
+    if words[0] not in known:
+        parser = build_parser()
+        parser.print_usage(sys.stderr)
+        parser.exit(Exit.USAGE, f"npgxctl: there is no command {clean(words[0])!r}: {hint(words[0], known)}\n")
+    return words
 
 
 def _run(options: argparse.Namespace) -> int:

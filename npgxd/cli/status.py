@@ -67,6 +67,7 @@ def page(document: object, *, now: float) -> list[Line]:
     root = Node(document)
     return [
         _daemon(root.node("daemon")),
+        *_reload(root.node("daemon").node("reload")),
         *_toolchain(root.node("toolchain")),
         *_workers(root.node("workers")),
         _queue(root.node("queue")),
@@ -86,6 +87,17 @@ def _daemon(daemon: Node) -> Line:
     text = f"npgxd {daemon.text('version')}, pid {daemon.text('pid')}, up {duration(daemon.number('uptime_s'))}"
     text += f", state in {daemon.text('state_dir')}, socket {daemon.text('socket')}"
     return Line("daemon", text, Tone.GOOD if state == "READY" else Tone.NOTE, mark=state)
+
+
+def _reload(reload: Node) -> list[Line]:
+    """What the last reload of the configuration could not do; nothing where all of it is in force."""
+    lines = []
+    if reload.text("problem", ""):
+        lines.append(Line("config", f"not reloaded, the old one counts: {reload.text('problem')}", Tone.BAD, mark="REFUSED"))
+    if reload.names("restart_needed"):
+        waiting = ", ".join(reload.names("restart_needed"))
+        lines.append(Line("config", f"waits for a restart: {waiting}", Tone.NOTE, mark="CHANGED"))
+    return lines
 
 
 def _serves(toolchain: Node) -> bool:
