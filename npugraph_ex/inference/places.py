@@ -118,7 +118,7 @@ def _rank_part(ranks: Ranks) -> str:
     if size > 1:
         rank = torch.distributed.get_rank() if ranks.global_rank is None else ranks.global_rank
         parts.append(f"world{size}global_rank{rank}")
-    elif ranks.global_rank:
+    elif size == 0 and ranks.global_rank is not None:
         parts.append(f"global_rank{ranks.global_rank}")  # a job that is none of torch.distributed's
     if ranks.tp_rank is not None:
         parts.append(f"tp_rank{ranks.tp_rank}")

@@ -312,6 +312,7 @@ def test_ranks_are_part_of_the_path_as_documented(net, tmp_path, monkeypatch):
 
     assert parts() == ("prompt",)
     assert parts(tp_rank=0, pp_rank=1) == ("tp_rank0_pp_rank1", "prompt")
+    assert parts(global_rank=0) == ("global_rank0", "prompt")  # said, and nobody here knows of how many
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 8)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 5)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 from torch import fx
@@ -13,7 +11,7 @@ from npugraph_ex.inference.source import written
 
 @pytest.fixture(autouse=True)
 def _second_device_is_current(monkeypatch):
-    monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(current_device=lambda: 1))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
 
 
 def test_only_the_current_device_loses_its_number():
@@ -29,7 +27,7 @@ def test_only_the_current_device_loses_its_number():
 
 def test_ranks_on_different_devices_write_the_same_graph(monkeypatch):
     def text(number):
-        monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(current_device=lambda: number))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: number)
         graph = fx.Graph()
         made = graph.call_function(torch.ops.aten.zeros.default, ([2],), {"device": torch.device("cuda", number)})
         other = graph.call_function(torch.ops.aten.zeros.default, ([2],), {"device": torch.device("cuda", 7)})
@@ -45,7 +43,7 @@ def test_ranks_on_different_devices_write_the_same_graph(monkeypatch):
 
 def test_facts_of_ranks_on_different_devices_are_equal(monkeypatch):
     def told(number):
-        monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(current_device=lambda: number))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: number)
         return encode(torch.device("cuda", number)), encode(torch.device("cuda", 5))
 
     assert told(0) == told(3)
