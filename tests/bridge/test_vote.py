@@ -52,6 +52,22 @@ def test_all_ranks_without_a_daemon_follow_the_bundled_scheme(job):
     assert job(4).choose([False] * 4) == [Scheme.BUNDLED] * 4
 
 
+STORES = {
+    "tcp": lambda _: dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False),
+    "file": lambda directory: dist.FileStore(str(directory / "store"), 3),
+    "hash": lambda _: dist.HashStore(),
+}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_every_kind_of_store_holds_a_vote(job, tmp_path, kind):
+    for name, served, wanted in (("a", [False] * 3, Scheme.BUNDLED), ("b", [False, True, False], Scheme.ALONE)):
+        one = job(3)
+        (tmp_path / name).mkdir()
+        one.store = dist.PrefixStore("default_pg", STORES[kind](tmp_path / name))
+        assert one.choose(served) == [wanted] * 3
+
+
 @pytest.mark.parametrize("served", [[True, False, False], [False, False, True], [True, True, True], [False, True, False]])
 def test_one_served_rank_keeps_all_out_of_the_bundled_scheme(job, served):
     assert job(3).choose(served) == [Scheme.ALONE] * 3
