@@ -27,12 +27,12 @@ from npugraph_ex.inference.facts_code import (
 from npugraph_ex.inference.facts_guards import Draft, drafts
 from npugraph_ex.inference.facts_paths import MISSING, NoPath, Paths, Roots, follow, spoken
 from npugraph_ex.inference.facts_settings import MODES, OTHER_MODE, TRANSFORMS, settings_now, settings_wanted, versions_now
-from npugraph_ex.inference.facts_shapes import Ranges, used
+from npugraph_ex.inference.facts_shapes import Ranges, used, without
 from npugraph_ex.inference.facts_tensors import TensorFact, aliases, tensor_fact
 from npugraph_ex.inference.facts_values import Unencodable, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from npugraph_ex.inference.capture import Capture
 
@@ -56,7 +56,8 @@ def collect(capture: Capture, ranges: Ranges, made_from: Mapping[str, Any]) -> F
     drafted += _own_drafts(drafted, values)
     drafted += shadow_drafts(capture.traced, _scopes(capture, paths, values))
     writer.values = values = _values(capture, paths, own)
-    sizes = _Sizes(ranges, numbered, offsets=_names_offsets(capture))
+    offsets = _names_offsets(capture)
+    sizes = _Sizes(ranges, numbered, _idle(capture, ranges, offsets=offsets), offsets=offsets)
     drafted = list(dict.fromkeys([*drafted, *(Draft("value", node) for node in sorted(sizes.constants))]))
     facts = [writer.fact(draft, sizes) for draft in drafted]
     facts += _about_several(capture, facts, values, sizes)
@@ -198,7 +199,7 @@ class _Writer:
 class _Sizes:
     """Which sizes, strides and offsets are fixed, and what the others must fulfil."""
 
-    def __init__(self, ranges: Ranges, nodes: Sequence[int | None], *, offsets: bool) -> None:
+    def __init__(self, ranges: Ranges, nodes: Sequence[int | None], idle: Collection[int], *, offsets: bool) -> None:
         self._offsets = offsets
         self._fixed: dict[tuple[int | None, str, int | None], int] = {}
         self._free: set[tuple[int, str, int | None]] = set()
@@ -213,7 +214,8 @@ class _Sizes:
             elif node is not None:
                 self._free.add((node, reference.part, reference.axis))
         self.constants = {node for number, node in enumerate(nodes) if node is not None and _is_constant(number, ranges)}
-        self.facts = [fact for text in ranges.expressions if (fact := _range(text, ranges, nodes)) is not None]
+        expressions = without(ranges.expressions, idle)
+        self.facts = [fact for text in expressions if (fact := _range(text, ranges, nodes)) is not None]
 
     def loosen(self, node: int, exact: TensorFact) -> TensorFact:
         """``exact`` with None for every part that the trace did not fix."""
@@ -282,7 +284,25 @@ def _is_mutable(target: Any) -> bool:
 
 
 def _names_offsets(capture: Capture) -> bool:
-    return any("as_strided" in str(node.target) for node in capture.graph.graph.nodes)
+    """Whether the graph depends on where in its memory a tensor begins: no other operator looks, whatever a trace compared it with."""
+    taken = any("storage_offset" in source for source in _taken(capture))
+    return taken or any("as_strided" in str(node.target) for node in capture.graph.graph.nodes)
+
+
+def _taken(capture: Capture) -> list[str]:
+    """Where the inputs that the graph does anything with come from."""
+    places = capture.graph.graph.find_nodes(op="placeholder")
+    return [item.source for item, node in zip(capture.inputs, places, strict=True) if node.users]
+
+
+def _idle(capture: Capture, ranges: Ranges, *, offsets: bool) -> set[int]:
+    """The references that nothing depends on: a view's base, and offsets, unless the graph takes or names them."""
+    bases = any("._base" in source for source in _taken(capture))
+    return {
+        number
+        for number, reference in enumerate(ranges.references)
+        if (reference.part == "storage_offset" and not offsets) or ("._base" in reference.source and not bases)
+    }
 
 
 def _devices(capture: Capture) -> list[str]:

@@ -7,13 +7,14 @@ a few functions, over references ``S[n]`` to a size, a stride, an offset or a nu
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 Part = Literal["size", "stride", "storage_offset", "value"]
 
@@ -88,6 +89,51 @@ def read_ranges(expressions: list[str], names: Mapping[str, int]) -> Ranges:
             case _:
                 others.append(ast.unparse(tree))
     return Ranges(tuple(Reference.of(name) for name in sorted(names, key=names.__getitem__)), fixed, tuple(sorted(set(others))))
+
+
+def without(expressions: Sequence[str], idle: Collection[int]) -> list[str]:
+    """What ``expressions`` demand of everything but the references in ``idle``, whose values nothing depends on.
+
+    One number may have been traced for several places that happened to agree, and conditions on it are stated of the first of them:
+    so an idle place is replaced by one that it equals, before what speaks of idle places alone is left out.
+    """
+    trees = [_checked(text) for text in expressions]
+    equal: dict[int, int] = {}
+    for _ in idle:  # chains of equal places
+        for one, other in itertools.chain.from_iterable((pair, pair[::-1]) for tree in trees if (pair := _equality(tree))):
+            if one in idle and one not in equal and (other not in idle or other in equal):
+                equal[one] = equal.get(other, other)
+    told = [ast.unparse(_Renamed(equal).visit(tree)) for tree in trees]
+    return sorted({text for text in told if not _says_nothing(text, idle)})
+
+
+def _equality(tree: ast.expr) -> tuple[int, int] | None:
+    match tree:
+        case ast.Compare(
+            left=ast.Subscript(slice=ast.Constant(value=int(one))),
+            ops=[ast.Eq()],
+            comparators=[ast.Subscript(slice=ast.Constant(value=int(other)))],
+        ):
+            return one, other
+    return None
+
+
+def _says_nothing(text: str, idle: Collection[int]) -> bool:
+    pair = _equality(_checked(text))
+    return all(number in idle for number in used(text)) or (pair is not None and pair[0] == pair[1])
+
+
+class _Renamed(ast.NodeTransformer):
+    """References by other numbers."""
+
+    def __init__(self, names: Mapping[int, int]) -> None:
+        self._names = names
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        match node.slice:
+            case ast.Constant(value=int(number)):
+                node.slice = ast.Constant(self._names.get(number, number))
+        return node
 
 
 def used(text: str) -> list[int]:

@@ -34,6 +34,9 @@ class Many(nn.Module):
     def number(self, x, k):
         return x * k
 
+    def strided(self, x):
+        return x.as_strided((2, 2), (2, 1))
+
     def doubles(self, x, y):
         x.add_(1)
         return x + y
@@ -195,3 +198,13 @@ def test_a_first_call_that_the_method_does_not_take_decides_nothing(tmp_path):
     assert cached.origin == ""
     assert torch.equal(cached(X, 4), Many().sizes(X, 4))
     assert cached.origin == "compiled"
+
+
+def test_where_a_tensor_begins_in_its_memory_counts_only_for_graphs_that_look():
+    whole = torch.ones(9, 4)
+    entry = made(Many(), "doubles", whole[2:5], torch.ones(3, 4))
+    assert [entry.whole(whole[start : start + 3], torch.ones(3, 4)) for start in (0, 1, 6)] == ["", "", ""]
+    assert entry.whole(torch.ones(5, 7), torch.ones(5, 7)) == ""
+    looking = made(Many(), "strided", whole[2:5])
+    assert looking.whole(whole[2:5]) == ""
+    assert "storage_offset" in looking.whole(whole[:3])

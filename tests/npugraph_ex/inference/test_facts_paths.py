@@ -5,7 +5,7 @@ import pytest
 from npugraph_ex.inference.calls_source import source
 from npugraph_ex.inference.facts import Facts
 from npugraph_ex.inference.facts_paths import MISSING, NoPath, Paths, Roots, follow, spoken
-from npugraph_ex.inference.facts_shapes import NoRange, Reference, holds, read_ranges, used
+from npugraph_ex.inference.facts_shapes import NoRange, Reference, holds, read_ranges, used, without
 
 SCALE = 2
 
@@ -190,3 +190,11 @@ def test_facts_enter_the_checks_text_as_literals_alone():
 def test_a_fact_that_is_no_data_makes_no_text(fact):
     with pytest.raises((ValueError, NoRange, KeyError)):
         source(Facts.parse(PLAIN | {"facts": [fact]}), function.__code__)
+
+
+def test_places_that_nothing_depends_on_are_left_out_and_their_conditions_kept():
+    """0 is idle and was traced as one number with 1, which is none: what was said of 0 holds for 1."""
+    told = ["S[0] == S[1]", "S[0] % 2 == 0", "2 <= S[0]", "3 <= S[2]", "S[4] == S[0]", "2 <= S[4]", "S[3] == S[1]", "2 <= S[5]"]
+    assert without(told, {0, 4, 5}) == ["2 <= S[1]", "3 <= S[2]", "S[1] % 2 == 0", "S[3] == S[1]"]
+    assert without(told, set()) == sorted(told)
+    assert without(["S[0] == 2 * S[1]"], {0}) == ["S[0] == 2 * S[1]"]
