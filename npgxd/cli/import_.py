@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from npgxd.cli.exits import IMPORT_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.client.dump import read_dump
 from npgxd.errors import ConfigError
+from npgxd.store.plain import chunks, open_plain
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import pack_records
 
@@ -37,7 +39,7 @@ class Tree:
 
 
 def find(root: Path) -> Tree:
-    """Every ``<pid>_opcompile*`` folder and ``static_kernel_*.run`` file below ``root``; no link is followed."""
+    """Every ``<pid>_opcompile*`` folder and plain file ``static_kernel_*.run`` below ``root``; no link is followed."""
     folders: list[Path] = []
     packages: list[Path] = []
     for directory, inner, files in os.walk(root, followlinks=False):
@@ -46,7 +48,7 @@ def find(root: Path) -> Tree:
             folders.append(here)
             inner.clear()
             continue
-        packages += [here / name for name in sorted(files) if _PACKAGE.fullmatch(name) and not (here / name).is_symlink()]
+        packages += [here / name for name in sorted(files) if _PACKAGE.fullmatch(name) and _is_plain(here / name)]
         inner.sort()
     return Tree(tuple(folders), tuple(packages))
 
@@ -98,10 +100,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pieces(package: Path) -> Iterator[list[bytes]]:
-    fd = os.open(package, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        while piece := file.read(limits.MAX_FRAME_BYTES):
+    with open_plain(package) as fd:
+        for piece in chunks(fd, package):
             yield [piece]
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:  # it went meanwhile
+        return False
 
 
 def page(document: object, *, trusted: bool, there: int) -> list[Line]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 VENDOR_LOCK: Final = "config/static_kernel.lock"
 _POLL_S: Final = 0.05
-_MODE: Final = 0o664
+_MODE: Final = 0o660
+"""Of our own lock: who can open a file can lock it, and whoever may not write to the root has no business with it."""
 
 
 class RootLock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import pytest
@@ -94,6 +95,7 @@ def test_import_finds_record_folders_and_packages_and_follows_no_link(tmp_path):
     (outputs / "static_kernel_20260101.run").write_bytes(b"run")
     (outputs / "other.run").write_bytes(b"run")
     (outputs / "static_kernel_2.run").symlink_to(outputs / "other.run")
+    os.mkfifo(outputs / "static_kernel_3.run")
     (tmp_path / "link").symlink_to(outputs)
     tree = import_.find(tmp_path)
     assert [folder.name for folder in sorted(tree.folders)] == ["7_opcompile", "7_opcompile_gathered", "7_opcompile_selected"]
