@@ -62,7 +62,7 @@ class Container:
         self.out.chmod(0o777)
         self.mounts: dict[str, tuple[Path, str]] = {str(tree): (tree, "ro") for tree in TREES}
         self.mounts["/out"] = (self.out, "rw")
-        self.mounts[RUNTIME] = (node.runtime, "rw")
+        self.mounts[RUNTIME] = (node.runtime, "ro")  # one can connect to a socket there all the same
         self.mounts[MOUNTED_STORE] = (node.state, "ro")
         self.mapped = ""
         self.uid = 0
