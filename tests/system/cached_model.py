@@ -49,7 +49,7 @@ def round_of(order):
     opening.making.made = stalled_by(order["stall"]) if order.get("stall") else _made
     cached = cache_compile(net.method, cache_dir=order["cache"])
     equal = torch.equal(cached(x), net.method(x))
-    digest = hashlib.sha256(cached.path.read_bytes()).hexdigest()
+    digest = hashlib.sha256(cached.path.read_bytes()).hexdigest() if cached.path.exists() else ""
     return {"origin": cached.origin, "equal": equal, "digest": digest, "reason": cached.reason}
 
 
