@@ -247,7 +247,7 @@ def run_creation(place: Path) -> None:
         status = in_child(lambda: StateDirectory.open(path, disk=Dying(last, note)).close())  # noqa: B023 -- called at once
         state = StateDirectory.open(path)
         modes = {name: oct((path / name).stat().st_mode & 0o777) for name in ("kernels", "views", "leases", "rounds")}
-        good = {"kernels": "0o755", "views": "0o755", "leases": "0o755", "rounds": "0o700"}
+        good = {"kernels": "0o755", "views": "0o755", "leases": "0o711", "rounds": "0o700"}
         problems = [] if modes == good else [f"modes: {modes}"]
         state.close()
         print(json.dumps({"died_before": note.read_text() if note.exists() else "", "problems": problems}), flush=True)
