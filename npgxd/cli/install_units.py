@@ -179,7 +179,7 @@ def _advice(options: argparse.Namespace, trouble: str) -> list[Line]:
         return [
             Line(
                 "",
-                "kernels stay in /var/lib/npgxd; while the unit is still installed, systemctl clean --what=state npgxd removes them",
+                "kernels stay in /var/lib/npgxd: npgxd, installed again, serves them; remove that directory if nobody is to",
             )
         ]
     lines = []

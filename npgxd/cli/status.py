@@ -172,8 +172,12 @@ def _removal(removal: Node) -> list[Line]:
         lines.append(Line("removal", removal.text("problem"), Tone.BAD, mark="FAILED"))
     if last.flag("over"):
         lines.append(Line("removal", "more is needed than [store] max_gb allows", Tone.NOTE, mark="OVER"))
-    if last.flag("short"):
-        lines.append(Line("removal", "less is free on the disk than [store] min_free_gb", Tone.BAD, mark="NO SPACE"))
+    free, wanted = removal.number("free_bytes"), removal.number("min_free_bytes")
+    if free is not None and wanted is not None and free < wanted:
+        text = (
+            f"{size(free)} are free on the disk, [store] min_free_gb asks for {size(wanted)}: nothing is compiled; npgxctl doctor"
+        )
+        lines.append(Line("removal", text, Tone.BAD, mark="NO SPACE"))
     return lines
 
 

@@ -88,6 +88,14 @@ def test_status_tells_retired_pinned_and_the_last_pass():
     assert line.endswith("last gc 1 min ago removed 4 of 9 kernels, 5.0 kB")
 
 
+def test_status_tells_that_the_disk_is_short_as_long_as_it_is():
+    document = {"removal": {"free_bytes": 10**9, "min_free_bytes": 2 * 10**9, "last": {"short": False}}}
+    (line,) = [line for line in plain(status.page(document, now=0.0)) if "NO SPACE" in line]
+    assert "1.0 GB are free on the disk, [store] min_free_gb asks for 2.0 GB: nothing is compiled" in line
+    document["removal"] |= {"free_bytes": 2 * 10**9, "last": {"short": True}}
+    assert not any("NO SPACE" in line for line in plain(status.page(document, now=0.0)))
+
+
 def test_import_finds_record_folders_and_packages_and_follows_no_link(tmp_path):
     outputs = tmp_path / "a" / "static_kernel_compile_outputs" / "ts1_pid7_outputs"
     for name in ("7", "7_debug", "7_opcompile", "7_opcompile_selected", "7_opcompile_gathered", "7_opcompile_else"):

@@ -74,9 +74,9 @@ def why_not() -> str:
 
 
 class Machine:
-    """One booted systemd. ``srv`` is /srv in it."""
+    """One booted systemd. ``srv`` is /srv in it. ``bare``: npgxd is only lying there, and its administrator installs it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, bare: bool = False) -> None:
         self.directory = directory
         self.srv = directory / "srv"
         self.state = directory / "var-lib" / "npgxd"
@@ -93,11 +93,13 @@ class Machine:
         self._outer: subprocess.Popen[bytes] | None = None
         self._init = 0
         self._ranks: list[subprocess.Popen[bytes]] = []
-        self._install()
+        self._furnish()
+        if not bare:
+            self._install()
 
     # ---- set-up ----
 
-    def _install(self) -> None:
+    def _furnish(self) -> None:
         self.directory.chmod(0o755)
         self.srv.mkdir(mode=0o755)
         (self.directory / "var-lib").mkdir(mode=0o755)
@@ -108,6 +110,13 @@ class Machine:
         self.cann.home.chmod(0o777)  # its run log
         (self.srv / "ranks").mkdir()
         (self.srv / "ranks").chmod(0o777)
+        (self.etc / "sysusers.d").mkdir(exist_ok=True)
+        (self.etc / "sysusers.d" / "ranks.conf").write_text(USERS)
+        hidden = [tree for tree in TREES if tree.is_relative_to("/tmp") or tree.is_relative_to("/var/tmp")]
+        private = "".join(f"BindReadOnlyPaths={tree}\n" for tree in hidden)  # the unit's PrivateTmp= would hide a checkout there
+        self.drop_in("test", DROP_IN.format(programs=Path(sys.executable).parent, private=private))
+
+    def _install(self) -> None:
         for name, target in (
             ("npgxd.service", "systemd/system/npgxd.service"),
             ("npgxd.sysusers.conf", "sysusers.d/npgxd.conf"),
@@ -115,10 +124,6 @@ class Machine:
         ):
             (self.etc / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(UNITS / name, self.etc / target)
-        (self.etc / "sysusers.d" / "ranks.conf").write_text(USERS)
-        hidden = [tree for tree in TREES if tree.is_relative_to("/tmp") or tree.is_relative_to("/var/tmp")]
-        private = "".join(f"BindReadOnlyPaths={tree}\n" for tree in hidden)  # the unit's PrivateTmp= would hide a checkout there
-        self.drop_in("test", DROP_IN.format(programs=Path(sys.executable).parent, private=private))
         self.write_config()
 
     @property
@@ -144,7 +149,7 @@ class Machine:
     def drop_in(self, name: str, text: str) -> None:
         """Lay settings over the shipped unit; before ``boot``."""
         path = self.etc / "systemd" / "system" / "npgxd.service.d" / f"{name}.conf"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def install_sockets(self) -> None:
@@ -197,9 +202,9 @@ class Machine:
         become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"] if user else []
         return ["nsenter", "-t", str(self._init), "-m", "-p", "-i", "-u", "-C", "-n", *become, *argv]
 
-    def run(self, *argv: str, check: bool = True, user: str = "") -> str:
-        """The output of a command that runs in it, without blanks around."""
-        done = subprocess.run(
+    def done(self, *argv: str, user: str = "") -> subprocess.CompletedProcess[str]:
+        """A command that has run in it, with its exit and all that it said."""
+        return subprocess.run(
             self._enter(*argv, user=user),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -207,6 +212,10 @@ class Machine:
             timeout=PATIENCE_S,
             check=False,
         )
+
+    def run(self, *argv: str, check: bool = True, user: str = "") -> str:
+        """The output of a command that runs in it, without blanks around."""
+        done = self.done(*argv, user=user)
         assert done.returncode == 0 or not check, f"{argv}: {done.returncode}\n{done.stderr}\n{self.journal()}"
         return done.stdout.strip()
 
@@ -241,10 +250,10 @@ class Machine:
         """Running op_compiler processes."""
         return [pid for pid, command in self.processes().items() if "/srv/cann/latest/bin/op_compiler" in command]
 
-    def rank(self, items: Named, *, user: str = "rank") -> Rank:
-        """A rank process of ``user``, that finds the daemon by itself."""
+    def rank(self, items: Named, *, user: str = "rank", options: dict[str, Any] | None = None, **variables: str) -> Rank:
+        """A rank process of ``user``, that finds the daemon by itself; ``variables``: of its environment, as a launcher sets them."""
         number = len(self._ranks)
-        (self.srv / "ranks" / f"{number}.ask.json").write_text(json.dumps({"records": items}))
+        (self.srv / "ranks" / f"{number}.ask.json").write_text(json.dumps({"records": items, **(options or {})}))
         report = self.srv / "ranks" / f"{number}.json"
         inside = Path("/srv/ranks")
         environment = [
@@ -252,6 +261,7 @@ class Machine:
             f"PYTHONPATH={REPOSITORY}",
             f"HOME=/srv/ranks/home-{user}",
             f"XDG_CACHE_HOME=/srv/ranks/cache-{user}",
+            *(f"{name}={value}" for name, value in variables.items()),
         ]
         ask = [str(inside / f"{number}.ask.json"), str(inside / report.name)]
         command = ["env", "-i", "-C", "/srv/ranks", *environment, sys.executable, "-B", str(RANK), *ask]

@@ -41,7 +41,15 @@ def check_state(status: Node) -> Iterator[Finding]:
     kind = f" ({mount.type})" if mount is not None else ""
     text = f"{place}{kind}: {size(status.node('kernels').number('bytes'))} of kernels, {size(free)} free"
     yield Finding(Grade.GOOD, "state", text)
-    if free < LOW_SPACE:
+    wanted = status.node("removal").number("min_free_bytes") or 0
+    if free < wanted:
+        yield Finding(
+            Grade.BAD,
+            "state",
+            f"only {size(free)} are free on its disk, and [store] min_free_gb asks for {size(wanted)}: nothing is compiled",
+            "free space on that disk (npgxctl gc removes what nobody needs), or lower it and systemctl reload npgxd",
+        )
+    elif free < LOW_SPACE:
         yield Finding(
             Grade.BAD,
             "state",
