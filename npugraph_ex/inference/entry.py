@@ -20,6 +20,7 @@ from npugraph_ex.graph import SymbolicSizes
 from npugraph_ex.inference import bytecode, calls_source, tensors
 from npugraph_ex.inference.container import EntryDamaged, pack, unpack
 from npugraph_ex.inference.devices import make_relative
+from npugraph_ex.inference.facts_given import UNDECIDING
 from npugraph_ex.inference.source import GraphText, StoredGraph, compiled, written
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def made(capture: Capture, facts: Facts, options: Options) -> bytes:
         "dynamic": capture.dynamic,
         "python": bytecode.MAGIC,
         "torch": capture.torch_version,
-        "options": {name: _told(getattr(options, name)) for name in sorted(options.given)},
+        "options": {name: _told(getattr(options, name)) for name in sorted(set(options.given) - UNDECIDING)},
         "inputs": [[item.name, item.source, _described(item)] for item in capture.inputs],
         "devices": devices,
         "sizes": {"numbers": sizes.numbers, "tensors": sizes.tensors},

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from npugraph_ex.options import Options
 
-_UNDECIDING: Final = frozenset({"given", "data_dump_dir", "use_graph_pool"})
-"""Where something is put, and handles of this process: no option here changes the graph."""
+UNDECIDING: Final = frozenset({"data_dump_dir", "use_graph_pool", "static_kernel_wait"})
+"""Where something is put, handles of this process, and whether it waits: no option here changes the graph."""
 _PUBLISHED: Final = frozenset({"torch", "torch_npu", "builtins", "npugraph_ex", "npgxd"})
 _DEPTH: Final = 6
 
 
 def given(options: Options, decompositions: Mapping[Any, Any], *, dynamic: bool) -> dict[str, Any]:
     """Plain; equal exactly if they make the same graph of the same model."""
-    fields = [item.name for item in dataclasses.fields(options) if item.name not in _UNDECIDING]
+    fields = [item.name for item in dataclasses.fields(options) if item.name not in UNDECIDING | {"given"}]
     return {
         "dynamic": dynamic,
         "options": {name: deep(getattr(options, name)) for name in fields},

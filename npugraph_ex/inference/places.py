@@ -22,6 +22,7 @@ import torch
 
 from npgxd.errors import ConfigError
 from npugraph_ex.inference import files
+from npugraph_ex.inference.facts_given import UNDECIDING
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +104,9 @@ def place_of(base: Path, instance: nn.Module, function: str, options: Options, *
 
 def model_info(instance: nn.Module, options: Options, *, dynamic: bool) -> str:
     """The model's class, how it is traced, and a digest of its structure and options."""
-    told = "\n".join([repr(instance), *(f"{name}={_plain(getattr(options, name))}" for name in sorted(options.given))])
+    told = "\n".join(
+        [repr(instance), *(f"{name}={_plain(getattr(options, name))}" for name in sorted(set(options.given) - UNDECIDING))]
+    )
     digest = hashlib.sha256(told.encode()).hexdigest()[:32]
     return f"{_OTHER.sub('_', type(instance).__name__)}_{'dynamic' if dynamic else 'static'}_aclgraphcache_{digest}"
 

@@ -16,6 +16,7 @@ import torch
 from npugraph_ex.inference.facts import Facts
 from npugraph_ex.inference.facts_given import given
 from npugraph_ex.inference.fit import unfit
+from npugraph_ex.inference.places import model_info
 from npugraph_ex.options import Options
 from tests.npugraph_ex.inference.facts_made import made
 
@@ -367,9 +368,11 @@ def test_other_options_miss(plain, other, words):
     assert words in unfit(plain.facts, Plain.run, other())
 
 
-def test_where_tensors_are_dumped_decides_nothing(plain):
-    same = given(Options(data_dump_dir="/elsewhere", given=frozenset({"data_dump_dir"})), {}, dynamic=True)
-    assert unfit(plain.facts, Plain.run, same) == ""
+@pytest.mark.parametrize("other", [{"data_dump_dir": "/elsewhere"}, {"static_kernel_wait": "background"}], ids=str)
+def test_where_tensors_are_dumped_and_what_is_waited_for_decide_nothing(plain, other):
+    options = Options(**other, given=frozenset(other))
+    assert unfit(plain.facts, Plain.run, given(options, {}, dynamic=True)) == ""
+    assert model_info(Plain(), options, dynamic=True) == model_info(Plain(), Options(), dynamic=True)
 
 
 def test_a_pass_or_decomposition_whose_helper_changed_misses(monkeypatch):
