@@ -23,9 +23,9 @@ def test_every_value_is_shown_with_where_it_is_written(
     assert main(["config", "--config", str(main_file), "--show-origin"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert f"attempts = 5    # {main_file}" in shown
-    assert f'custom_opp = ["/a"]    # {tmp_path}/npgxd.toml.d/site.toml' in shown
+    assert f'custom_opp = ["/a"]    # {tmp_path}/npgxd.toml.d/site.toml; a change needs a restart' in shown
     assert "window_s = 3.0    # NPGXD_GROUP_WINDOW_S" in shown
-    assert 'state_dir = "/var/lib/npgxd"    # default' in shown
+    assert 'state_dir = "/var/lib/npgxd"    # default; a change needs a restart' in shown
 
 
 def test_json_has_a_schema_and_only_what_is_set_can_be_asked_for(
