@@ -60,7 +60,9 @@ def judge(
     """
     if (number := killed_by(exit_code)) is not None:
         died = _death(number, out_of_memory=out_of_memory)
-        return RunFailure(died, transient=True, outcome=outcome_of_signal(number), narrow=number in FAULTS)
+        # Somebody who ends it by hand does so because it hangs, at one of the kernels that it was at work with.
+        by_a_kernel = number is not signal.SIGKILL
+        return RunFailure(died, transient=True, outcome=outcome_of_signal(number), narrow=by_a_kernel)
     if passing := passing_cause(tail):
         said, outcome = passing
         return RunFailure(f"op_compiler ended with exit status {exit_code}: {said}", transient=True, outcome=outcome)

@@ -191,7 +191,8 @@ class StatusPage:
             done, total = len(followed.settlements), len(followed.needs)
             if followed.result is None and state is not ClientState.RECORDING:
                 done = self.progress(followed, now).done
-                state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
+                if state is not ClientState.DEGRADED:  # a rank that gave up waiting: its round goes on without it
+                    state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
         return {
             "session": session.id,
             "pid": session.peer.pid,

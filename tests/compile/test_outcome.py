@@ -66,6 +66,13 @@ def test_fc12_memory_space_and_signals_are_passing_even_for_one_record(facts: di
     assert words in failure.reason
 
 
+@pytest.mark.parametrize(("number", "accused"), [(signal.SIGSEGV, True), (signal.SIGTERM, True), (signal.SIGKILL, False)])
+def test_a_run_that_crashed_or_was_ended_by_hand_accuses_a_kernel_and_want_of_memory_does_not(number: int, accused: bool) -> None:
+    failure = judged(-number)
+    assert failure is not None
+    assert failure.narrow is accused
+
+
 def test_signals_are_recognised_also_through_a_shell() -> None:
     assert killed_by(-9) is signal.SIGKILL
     assert killed_by(139) is signal.SIGSEGV

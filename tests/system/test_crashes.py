@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually, matmuls
+from conftest_node import PATIENCE_S, Node, eventually, matmuls, named
+
+from tools.cann_sim import records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +87,25 @@ def test_kill_9_of_op_compiler(slow: Node) -> None:
     outcome = rank.outcome()
     assert (outcome["state"], outcome["missing"], outcome["torn"]) == ("INSTALLED", 0, 0)
     assert len(slow.cann.runs()) == 2
+
+
+def test_a_compiler_that_hangs_and_is_ended_by_hand_costs_only_the_kernel_that_it_was_at(slow: Node) -> None:
+    slow.settings["compile"]["workers"] = slow.settings["compile"]["jobs"] = 1
+    slow.stop()
+    slow.start()
+    slow.cann.order("Add", "hang")
+    slow.rank([*matmuls(16, 32), *named(records.elementwise("Add", [16, 8], "float16"))])
+    run = compiling(slow)
+
+    def hangs() -> bool:
+        jobs = (slow.status() or {})["workers"]["jobs"]
+        return bool(jobs) and jobs[0]["current"] == ["Add"]
+
+    eventually(hangs, "op_compiler is at the kernel that never ends")
+    run.terminate()
+    eventually(lambda: len(slow.cann.runs()) > 1, "what the run was for is tried again")
+    outcome = slow.rank(matmuls(16, 32)).outcome()
+    assert (outcome["state"], outcome["missing"]) == ("INSTALLED", 0)
 
 
 def test_kill_9_of_a_rank_does_not_hold_up_its_group(slow: Node) -> None:

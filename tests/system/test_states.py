@@ -123,6 +123,12 @@ def test_fc62_a_kernel_that_fails_is_degraded_with_its_reason(node: Node, proces
     is_shown(node, 3, ("DEGRADED", "compile_failed"))
 
 
+def test_fc62_a_rank_that_gave_up_waiting_is_degraded_while_its_kernels_are_still_compiled(node: Node, process: Any) -> None:
+    node.cann.order("MatMulV2", "hang")
+    process().submit(16, deadline_s=0.2)
+    is_shown(node, 3, ("DEGRADED", "deadline"))
+
+
 def test_fc62_kernels_that_are_ready_and_not_in_use_yet_are_not_shown_as_installed(node: Node, process: Any) -> None:
     rank = process()
     calls = Calls()
