@@ -168,6 +168,8 @@ class Handlers:
                 report, state=ClientState.DEGRADED, reason=str(Reason.OP_LIBRARY_DAMAGED), detail=session.hurt
             )
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
+        if report.state is ClientState.DEGRADED:
+            self._leave_alone(session, report.graph)
         if report.state is not ClientState.RECORDING:
             reason, detail = one_line(report.reason, limits.MAX_NAME), one_line(report.detail, limits.MAX_TEXT)
             settled = self._coordinator.rounds.get(session.round)
@@ -176,6 +178,13 @@ class Handlers:
             level = logging.DEBUG if known else logging.INFO
             log.log(level, "pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
         return messages.Done(), []
+
+    def _leave_alone(self, session: Session, graph: str) -> None:
+        """A process that waits no more for a graph, at its deadline for example, reads nothing of its rounds either."""
+        for name, listeners in self.followers.items():
+            followed = self._coordinator.rounds.get(name)
+            if followed is not None and followed.session == session.id and followed.graph == graph:
+                listeners.discard(session.identity)
 
     def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], now: float) -> Reply:
         self.end(session, now)

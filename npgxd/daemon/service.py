@@ -64,6 +64,8 @@ FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
+DEAF_S = 60.0
+"""Between two lines of the log about processes that do not read."""
 
 
 class Service:
@@ -83,6 +85,7 @@ class Service:
         self._stores = stores
         self._keyer = keyer
         self._clock = clock
+        self._next_deaf = -math.inf
         self.instance = secrets.token_hex(16)
         self._sessions = Sessions()
         self._library = OpLibrary(config.op_library, stores, keyer, self._sessions)
@@ -312,7 +315,12 @@ class Service:
         try:
             self._router.send_multipart([identity, *parts], zmq.NOBLOCK)
         except zmq.Again:
-            log.warning("a client does not read its messages; one is dropped")
+            now = self._clock()
+            if now >= self._next_deaf:  # each of them would fill the log
+                self._next_deaf = now + DEAF_S
+                session = self._sessions.by_identity(identity)
+                pid = "?" if session is None else session.peer.pid
+                log.warning("pid %s does not read its messages (is it stopped?); they are dropped", pid)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from npgxd.daemon import progressing
 from npgxd.daemon.progressing import STALL_S, Progresses, speakers
-from npgxd.wire.states import RoundState
+from npgxd.wire.messages import Follow, Report
+from npgxd.wire.states import ClientState, Reason, RoundState
+from tools.cann_sim import records
 
 
 def spoken_for(parts, *ranks):
@@ -59,3 +61,15 @@ def test_a_round_that_waits_for_others_has_not_stalled(parts):
     taken.state = RoundState.QUEUED
     progresses.of(taken, 0.0)
     assert progresses.of(taken, 10 * progressing.STALL_S).stalled_s == 0.0
+
+
+def test_a_process_that_gave_up_waiting_for_a_graph_is_told_no_more_of_it_but_of_others(parts):
+    session = parts.session()
+    given_up = parts.take(session, records.matmul(16, 32, 64), graph="0")
+    awaited = parts.take(session, records.matmul(32, 32, 64), graph="1")
+    for followed in (given_up, awaited):
+        parts.handlers.handle(session.identity, session.peer, Follow(round=followed.id), (), 0.0)
+    gave_up = Report(state=ClientState.DEGRADED, reason=str(Reason.DEADLINE), graph="0")
+    parts.handlers.handle(session.identity, session.peer, gave_up, (), 1.0)
+    assert session.identity not in parts.handlers.followers[given_up.id]
+    assert session.identity in parts.handlers.followers[awaited.id]
