@@ -252,8 +252,9 @@ class CompileRun:
 
     def _share(self) -> float:
         """What one kernel cost on average, for those that were too fast to be watched."""
-        begun = self._watch.began or self._began
-        spent = max((self._compiled_at or time.monotonic()) - begun, 0.0)
+        end = self._compiled_at or time.monotonic()
+        begun = self._watch.began
+        spent = end - (begun if begun is not None and begun < end else self._began)  # a run too fast to be watched, start-up and all
         return spent * min(self._spec.jobs, len(self._spec.items)) / max(len(self._spec.items), 1)
 
     def _measured(self) -> RunSeen:

@@ -101,7 +101,7 @@ class Dispatcher:
         self.draining = False
         self._start_at = float("-inf")
         self._start_failures = 0
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, int] | None = None
         self._look_at = float("-inf")
         self.housekeeping: Housekeeping | None = None
         """Makes room before a compile; without one there is always room."""
@@ -174,9 +174,9 @@ class Dispatcher:
         return again if following is None else min(following, again)
 
     @property
-    def _situation(self) -> tuple[int, int]:
+    def _situation(self) -> tuple[int, int, int]:
         """Changes whenever something could be started that could not be before, but for the machine itself."""
-        return self._coordinator.flights.lines.changes, self._busy().processes
+        return self._coordinator.flights.lines.changes, self._busy().processes, self.busy
 
     def _is_news(self, now: float) -> bool:
         return now >= self._look_at or self._situation != self._seen
@@ -191,7 +191,9 @@ class Dispatcher:
 
     def _next(self, now: float) -> bool:
         """Start the next batch; False: nothing can be started now."""
-        if not self._pool.free:  # runs whose compiler has ended do not count as busy, and there may be many on a slow machine
+        # Runs whose compiler has ended do not count as busy, nor do results that wait to be published: on a slow machine there may be
+        # many, and what they hold on the disk is to be bounded.
+        if not self._pool.free or self.busy >= self._pool.limit:
             return False
         toolchain = self._keyer.toolchain
         name = toolchain_name(toolchain)

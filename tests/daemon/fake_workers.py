@@ -66,6 +66,7 @@ class FakePool:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1_000_000)
+        self.limit = 1000
         self.jobs: dict[str, FakeJob] = {}
 
     @property

@@ -269,8 +269,10 @@ def test_what_is_served_can_be_read_by_every_user_and_the_rest_by_none(make_node
     finally:
         os.umask(before)
     view = Path(node.rank(matmuls(16)).outcome()["view"])
-    for path in [node.state, view.parent, node.state / "leases", view, *view.rglob("*"), *(node.state / "leases").iterdir()]:
+    leases = node.state / "leases"
+    for path in [node.state, view.parent, view, *view.rglob("*"), *leases.iterdir()]:
         assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+    assert leases.stat().st_mode & 0o777 == 0o711, "who was told a lease's name can open it, and nobody else"
     for private in ("rounds", "jobs", "staging", "quarantine"):
         assert (node.state / private).stat().st_mode & 0o077 == 0
     assert (node.state / "catalog.sqlite").stat().st_mode & 0o077 == 0
