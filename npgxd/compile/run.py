@@ -254,7 +254,9 @@ class CompileRun:
         """What one kernel cost on average, for those that were too fast to be watched."""
         end = self._compiled_at or time.monotonic()
         begun = self._watch.began
-        spent = end - (begun if begun is not None and begun < end else self._began)  # a run too fast to be watched, start-up and all
+        if begun is None or begun >= end:  # too fast to be watched: the whole run, start-up and all
+            begun = self._began
+        spent = max(end - begun, 0.0)
         return spent * min(self._spec.jobs, len(self._spec.items)) / max(len(self._spec.items), 1)
 
     def _measured(self) -> RunSeen:

@@ -72,7 +72,8 @@ def test_descendants_are_found_across_sessions(started: Started, tmp_path: Path)
     assert parent.pid not in found
     assert len(found) == 2
     ending.end_all(lambda: processes.descendants((parent.pid,), processes.table()).values(), grace_s=0)
-    until(lambda: not runs(grandchild))  # it was killed with its parent, and is nobody's descendant while it dies
+    # It was killed with its parent, and is nobody's descendant while it dies.
+    until(lambda: not runs(grandchild), "the grandchild is gone")
 
 
 def test_a_signal_does_not_hit_another_process_that_got_the_pid(started: Started) -> None:
