@@ -124,7 +124,20 @@ def send_as(connected: socket.socket, claim: PeerCredentials, payload: bytes) ->
     )
     connected.settimeout(_SELF_TEST_MS / 1000)
     connected.sendall(greeting)
-    connected.recv(len(greeting))  # libzmq drops what comes before its own greeting has gone out
+    _receive(
+        connected, len(greeting)
+    )  # libzmq drops what comes before its own greeting has gone out, which it does in two pieces
     connected.sendall(b"\x04" + bytes([len(ready)]) + ready)
-    connected.recv(256)
+    _receive(connected, _receive(connected, 2)[1])
     connected.sendall(b"\x00" + bytes([len(payload)]) + payload)
+
+
+def _receive(connected: socket.socket, count: int) -> bytes:
+    """Exactly ``count`` bytes; ConnectionError if the peer ends before."""
+    received = b""
+    while len(received) < count:
+        piece = connected.recv(count - len(received))
+        if not piece:
+            raise ConnectionError(f"the peer ended after {len(received)} of {count} bytes")
+        received += piece
+    return received
