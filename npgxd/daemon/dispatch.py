@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -226,6 +227,9 @@ class Dispatcher:
             self._coordinator.moved(moved, now)
             return True
         spec = self.spec_of(toolchain, list(needs.values()), planned.processes)
+        if self.busy >= self._capacity.runs:
+            with suppress(NpgxError, OSError):  # what cannot be removed now is told at the next end of a job
+                self._prune(starting=1)
         try:
             job = self._pool.start(spec)
         except NpgxError as error:
@@ -361,9 +365,11 @@ class Dispatcher:
             self._publishing.popleft()
             self._close(running, now)
 
-    def _prune(self) -> None:
-        kept = self.running
-        prune_jobs(self._stores.state.jobs, self._config.compile.keep_jobs, self._config.store.logs_mb * MB, running=kept)
+    def _prune(self, starting: int = 0) -> None:
+        """Runs whose kernels are still on their way into the store take the place of logs that are kept: the directories stay as many."""
+        more = max(0, self.busy + starting - self._capacity.runs)
+        keep = max(0, self._config.compile.keep_jobs - more)
+        prune_jobs(self._stores.state.jobs, keep, self._config.store.logs_mb * MB, running=self.running)
 
     def stop(self) -> None:
         """End everything that still runs; its rounds stay in the journal. What has been made is published first."""
