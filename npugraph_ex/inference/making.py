@@ -29,8 +29,9 @@ def made(
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> bytes:
     """Nothing of the method is run: its state is as it was. NotCacheable where an entry must not be kept."""
-    capture = tracing.trace(function, instance, args, kwargs, dynamic=dynamic, decompositions=decompositions)
-    refuse_unless_cacheable(capture)
     collect = importlib.import_module("npugraph_ex.inference.facts_collect")  # what only making needs is not imported to load
-    facts = collect.collect(capture, tracing.ranges(capture), made_from)
+    with tracing.nobody_else_traces():
+        capture = tracing.trace(function, instance, args, kwargs, dynamic=dynamic, decompositions=decompositions)
+        refuse_unless_cacheable(capture)
+        facts = collect.collect(capture, tracing.ranges(capture), made_from)
     return entry.made(capture, facts, options)

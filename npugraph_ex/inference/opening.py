@@ -29,6 +29,7 @@ from npugraph_ex.inference.key import key_of, next_after
 from npugraph_ex.inference.places import Place, Ranks, place_of
 from npugraph_ex.inference.settings import guarded
 from npugraph_ex.inference.shelf import Shelf
+from npugraph_ex.inference.tracing import nobody_else_traces
 from npugraph_ex.options import OptionError
 
 if TYPE_CHECKING:
@@ -179,10 +180,10 @@ class Opening:
             facts = Facts.parse(read.facts)
         except ValueError as error:
             raise EntryDamaged(f"the entry's facts cannot be read: {error}") from error
-        if reason := unfit(facts, self._function, self._made_from):
-            raise _Misfit(reason)
         check = CallCheck(facts, read.check_code(), self._function)
-        if reason := check(self._instance, *args, **kwargs):
+        with nobody_else_traces():
+            reason = unfit(facts, self._function, self._made_from) or check(self._instance, *args, **kwargs)
+        if reason:
             raise _Misfit(reason)
         run = read.bind(
             self._function,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -11,7 +13,7 @@ from npgxd.errors import ConfigError
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import FunctionType
 
     from torch import nn
@@ -61,6 +63,18 @@ def trace(
             f"{function.__qualname__} is no whole graph: {first[0] if first else type(error).__name__}", why=Why.GRAPH_BREAK
         ) from error
     return capture
+
+
+@contextlib.contextmanager
+def nobody_else_traces() -> Iterator[None]:
+    """No other thread of this process traces with Dynamo meanwhile.
+
+    While one does, ``torch.nn.Module.__call__`` and ``__getattr__`` are FX's own for every thread (torch 2.13), so a comparison with
+    what a model's classes are like is meant only here.  A process that has not imported Dynamo has nothing to wait for.
+    """
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    with getattr(frames, "compile_lock", contextlib.nullcontext()):
+        yield
 
 
 def ranges(capture: Capture) -> Ranges:

@@ -18,6 +18,7 @@ import torch
 
 from npugraph_ex.inference.cacheable import wants_backward
 from npugraph_ex.inference.opening import Opened, Opening
+from npugraph_ex.inference.tracing import nobody_else_traces
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +52,12 @@ class CachedMethod:
         opened = self._opened or self._open(args, kwargs)
         if opened.run is None:
             return self._as_usual(args, kwargs)
-        reason = "" if opened.check is None else opened.check(self._instance, *args, **kwargs)
-        if reason:
-            self._tell(reason)
-            return self._as_usual(args, kwargs)
+        if opened.check is not None and opened.check(self._instance, *args, **kwargs):
+            with nobody_else_traces():
+                reason = opened.check(self._instance, *args, **kwargs)
+            if reason:
+                self._tell(reason)
+                return self._as_usual(args, kwargs)
         return opened.run(self._instance, *args, **kwargs)
 
     @property

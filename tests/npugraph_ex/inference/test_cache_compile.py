@@ -6,7 +6,9 @@ import functools
 import logging
 import os
 import sys
+import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -153,8 +155,6 @@ def test_a_copied_model_calls_its_own_method(net, x, cache):
 
 
 def test_threads_that_call_at_once_compile_once_and_get_the_same(net, x, cache):
-    from concurrent.futures import ThreadPoolExecutor
-
     cached = cache_compile(net.prompt, cache_dir=cache)
     with ThreadPoolExecutor(4) as pool:
         assert all(torch.equal(got, net.prompt(x)) for got in pool.map(cached, [x] * 8))
@@ -444,8 +444,6 @@ def test_a_first_call_leaves_the_random_generators_as_the_method_does(cache):
 
 
 def test_methods_that_are_first_called_at_once_from_many_threads_are_all_cached(cache):
-    from concurrent.futures import ThreadPoolExecutor
-
     nets, x = [Net(factor) for factor in range(2, 6)], torch.randn(3, 4)
     cached = [cache_compile(method, cache_dir=cache) for net in nets for method in (net.prompt, net.decode)]
     with ThreadPoolExecutor(8) as pool:
@@ -453,6 +451,78 @@ def test_methods_that_are_first_called_at_once_from_many_threads_are_all_cached(
     assert [one.origin for one in cached] == ["compiled"] * 8
     expected = [method(x) for net in nets for method in (net.prompt, net.decode)]
     assert all(torch.equal(one, other) for one, other in zip(results, expected, strict=True))
+
+
+class _Announced:
+    """A lock that says when somebody is about to wait for it."""
+
+    def __init__(self, lock):
+        self.lock, self.asked = lock, threading.Event()
+
+    def __enter__(self):
+        self.asked.set()
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        return self.lock.__exit__(*error)
+
+
+def _while_traced(inside):
+    """``inside(let go)`` runs while another thread is in the middle of an FX trace, which ends when it lets go."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    began, go_on = threading.Event(), threading.Event()
+
+    def traced(value):
+        began.set()
+        assert go_on.wait(60)
+        return value + 1
+
+    def trace():
+        with torch._dynamo.convert_frame.compile_lock:
+            make_fx(traced)(torch.ones(2))
+
+    with ThreadPoolExecutor(1) as pool:
+        tracing = pool.submit(trace)
+        assert began.wait(60)
+        try:
+            return inside(go_on.set)
+        finally:
+            go_on.set()
+            tracing.result()
+
+
+def test_a_call_that_meets_another_threads_trace_waits_for_it_and_still_fits(cache, caplog, monkeypatch):
+    net, x = Net(3), torch.randn(3, 4)
+    method = cache_compile(net.prompt, cache_dir=cache)
+    expected = method(x)
+    lock = _Announced(threading.RLock())
+    monkeypatch.setattr(torch._dynamo.convert_frame, "compile_lock", lock)
+
+    def call(let_go):
+        lock.asked.clear()
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(method, x)
+            assert lock.asked.wait(60)
+            assert not answer.done()
+            let_go()
+            return answer.result()
+
+    assert torch.equal(_while_traced(call), expected)
+    assert "does not fit" not in caplog.text
+
+
+def test_a_method_that_is_not_cached_also_answers_during_another_threads_trace(cache):
+    class Breaks(nn.Module):
+        def method(self, x):
+            torch._dynamo.graph_break()
+            return x * 2
+
+    x = torch.ones(3)
+    method = cache_compile(Breaks().method, cache_dir=cache)
+    assert torch.equal(method(x), x * 2)
+    assert method.origin == "usual"
+    assert torch.equal(_while_traced(lambda _: method(x + 1)), (x + 1) * 2)
 
 
 class Custom(nn.Module):
