@@ -21,6 +21,7 @@ TARGETS: dict[str, str] = {
         for prefix in ("", "torch_npu.dynamo.")
     },
     "torch_npu.dynamo.npugraph_ex": "package",
+    "torch_npu": "torch_npu",
 }
 """Modules that are followed, and which part of ``replacing`` is for them."""
 
@@ -29,6 +30,8 @@ class BridgeFinder:
     """A finder that finds what the others find, and follows the loading of the bundled modules."""
 
     npgxd_bridge = True
+    targets = frozenset(TARGETS)
+    """What it follows, for ``npgxctl doctor``."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None

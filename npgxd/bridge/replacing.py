@@ -14,6 +14,9 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from npgxd.bridge import uninstalling
+from npgxd.bundled import bundled_package
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
@@ -44,9 +47,23 @@ def _around_package(module: ModuleType, execute: Execute) -> None:
         atexit.unregister(finalize)
 
 
+def _around_torch_npu(module: ModuleType, execute: Execute) -> None:
+    """One without an npugraph_ex of its own gets ours at the documented name, ``torch.npu.npugraph_ex``, whichever is imported first."""
+    execute(module)
+    try:
+        uninstalling.spare_neighbours()
+        if bundled_package() is None:
+            import npugraph_ex  # noqa: PLC0415 -- imports no torch, and nothing of it is wanted elsewhere
+
+            npugraph_ex.join_torch_npu()
+    except Exception as error:  # noqa: BLE001 -- torch_npu is loaded, and works without us
+        log.warning("npgxd: the bridge is not whole in this process: %r", error)
+
+
 AROUND: Final[dict[str, Callable[[ModuleType, Execute], None]]] = {
     "static_kernel": _around_static_kernel,
     "package": _around_package,
+    "torch_npu": _around_torch_npu,
 }
 """How a followed module is executed; keys are the values of ``hook.TARGETS``."""
 

@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def findings(environ: Mapping[str, str], directory: Path) -> Iterator[Finding]:
     """Everything that was looked at, in an order in which one mends it."""
-    from npgxd.cli.findings import cann, daemon, node  # noqa: PLC0415 -- npgxctl status need not read them
+    from npgxd.cli.findings import cann, daemon, node, torch  # noqa: PLC0415 -- npgxctl status need not read them
 
     status, found = daemon.ask(environ)
     yield from found
@@ -55,7 +55,7 @@ def findings(environ: Mapping[str, str], directory: Path) -> Iterator[Finding]:
     if toolchain is not None:
         yield from examined(cann.TOPIC, partial(cann.check, toolchain, status))
         yield from examined(cann.ROOT_TOPIC, partial(cann.check_roots, toolchain))
-    yield from examined("torch", partial(node.check_torch, environ))
+    yield from examined(torch.TOPIC, partial(torch.check, environ))
     yield from examined("ranks", partial(node.check_ranks, environ, status))
     yield from examined("limits", node.check_limits)
     yield from examined("leftovers", partial(node.check_leftovers, directory))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from npgxd.cli.document import Node
 from npgxd.cli.findings import Finding, Grade, cann, examined, node
+from npgxd.cli.findings import torch as torch_findings
 from npgxd.cli.main import main
 from npgxd.errors import NpgxError
 from tools.cann_sim import create
@@ -128,3 +130,55 @@ def test_a_check_that_cannot_look_says_so_and_is_no_traceback() -> None:
 
     assert grades(list(examined("x", closed))) == [Grade.NOTE]
     assert list(examined("x", broken)) == [Finding(Grade.BAD, "x", "the root is odd", "mend it")]
+
+
+# ---- torch_npu and the bridge ----
+
+
+class Hook:
+    """The bridge's finder, as far as the doctor looks at it."""
+
+    npgxd_bridge = True
+    targets = frozenset(
+        {"npugraph_ex._acl_concrete_graph.static_kernel", "torch_npu.dynamo.npugraph_ex._acl_concrete_graph.static_kernel"}
+    )
+
+    def find_spec(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch_npu with two packages that coordinate static kernels, in an interpreter that has no hook yet; their directory."""
+    dynamo = tmp_path / "site" / "torch_npu" / "dynamo"
+    for package in ("npugraph_ex", "newer"):
+        (dynamo / package / "_acl_concrete_graph").mkdir(parents=True)
+        (dynamo / package / "_acl_concrete_graph" / "static_kernel.py").touch()
+        (dynamo / package / "__init__.py").touch()
+    (dynamo.parent / "__init__.py").touch()
+    monkeypatch.syspath_prepend(dynamo.parents[1])
+    monkeypatch.setattr("sys.meta_path", [finder for finder in sys.meta_path if not hasattr(finder, "npgxd_bridge")])
+    return dynamo
+
+
+def test_a_bridge_that_is_not_in_the_interpreter_is_a_problem(torch_npu: Path) -> None:
+    (found,) = torch_findings.check({})
+    assert found.grade is Grade.BAD
+    assert "npgxd-bridge.pth must lie in its site-packages" in found.remedy
+
+
+def test_copies_that_the_bridge_covers_and_those_it_does_not_are_named(torch_npu: Path) -> None:
+    sys.meta_path.insert(0, Hook())  # type: ignore[arg-type]
+    goes, covers, *others = torch_findings.check({})
+    assert "goes through npgxd.bridge" in goes.text
+    assert covers.text == f"the bridge covers {', '.join(sorted(Hook.targets))}"
+    assert [each.text.split(" ")[0] for each in others] == [
+        f"{prefix}newer._acl_concrete_graph.static_kernel" for prefix in ("", "torch_npu.dynamo.")
+    ]
+    assert grades(others) == [Grade.NOTE, Grade.NOTE]
+
+
+@pytest.mark.parametrize("word", ["off", "0", "False"])
+def test_a_bridge_that_is_switched_off_is_told(torch_npu: Path, word: str) -> None:
+    (found,) = torch_findings.check({"NPGXD_BRIDGE": word})
+    assert (found.grade, found.text.split(":")[0]) == (Grade.NOTE, f"NPGXD_BRIDGE={word}")

@@ -1,11 +1,10 @@
-"""The node: the daemon's state and its disk, limits, variables of ranks, torch_npu, and what other installers left lying about."""
+"""The node: the daemon's state and its disk, limits, variables of ranks, and what other installers left lying about."""
 
 from __future__ import annotations
 
 import os
 import resource
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,42 +106,6 @@ def check_ranks(environ: Mapping[str, str], status: Node) -> Iterator[Finding]:
     wait = environ.get("NPGXD_WAIT", "")
     if wait:
         yield Finding(Grade.GOOD, "ranks", f"NPGXD_WAIT={wait} decides how long ranks wait for kernels")
-
-
-def check_torch(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """torch_npu and the backend's name; nothing is imported."""
-    if find_spec("torch") is None:
-        yield Finding(
-            Grade.NOTE, "torch", "there is no torch in this environment", "run npgxctl doctor from the environment of the job"
-        )
-        return
-    bundled = _bundled()
-    bridged = find_spec("npgxd.bridge") is not None
-    if environ.get("NPGXD_BRIDGE") == "off":
-        yield Finding(
-            Grade.NOTE, "torch", "NPGXD_BRIDGE=off: torch_npu's own npugraph_ex coordinates by itself", "unset it to use npgxd"
-        )
-    elif bundled and not bridged:
-        yield Finding(
-            Grade.BAD,
-            "torch",
-            f"torch_npu has its own npugraph_ex ({bundled}), and this npgxd has no bridge into it",
-            "install a later npgxd",
-        )
-    elif bundled:
-        yield Finding(Grade.GOOD, "torch", f"torch_npu's own npugraph_ex ({bundled}) goes through npgxd.bridge")
-    else:
-        yield Finding(Grade.GOOD, "torch", "npugraph_ex is the portable backend; no torch_npu bundles one here")
-
-
-def _bundled() -> str:
-    spec = find_spec("torch_npu")
-    places = spec.submodule_search_locations if spec is not None else None
-    for place in places or ():
-        inside = Path(place) / "dynamo" / "npugraph_ex"
-        if inside.is_dir():
-            return str(inside)
-    return ""
 
 
 def check_leftovers(directory: Path) -> Iterator[Finding]:

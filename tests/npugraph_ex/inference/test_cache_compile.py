@@ -268,10 +268,10 @@ def test_another_torch_is_told_that_nobody_knows_its_inside(monkeypatch, net):
 def test_the_documented_name_below_torch_npu_leads_here(monkeypatch):
     npu = types.ModuleType("torch.npu")
     monkeypatch.setattr(torch, "npu", npu, raising=False)
-    npugraph_ex._join_torch_npu()
+    npugraph_ex.join_torch_npu()
     assert torch.npu.npugraph_ex.inference.cache_compile is cache_compile
     npu.npugraph_ex = bundled = types.ModuleType("bundled")
-    npugraph_ex._join_torch_npu()
+    npugraph_ex.join_torch_npu()
     assert torch.npu.npugraph_ex is bundled
 
 
