@@ -185,7 +185,9 @@ def _round(root: Node) -> list[Line]:
     if outcome:
         counts += f" ({root.count('hits')} hit, {root.count('compiled')} compiled)"
     counts += f", {duration(root.number('elapsed_s'))}"
-    if root.number("eta_s"):
+    if root.number("stalled_s"):
+        counts += f", nothing has moved for {duration(root.number('stalled_s'))}, longer than expected"
+    elif root.number("eta_s"):
         counts += f", about {duration(root.number('eta_s'))} left"
     lines.append(Line("kernels", counts, indent=2))
     for name, label in (("why", "why"), ("detail", "detail"), ("hint", "remedy")):

@@ -34,6 +34,8 @@ _EXITS = (
     ({ClientState.RECORDING}, Exit.RECORDING),
 )
 _FINGERPRINT_DIGITS = 12
+_SILENT_S = 60.0
+"""A run that has told nothing for so long is shown with that."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -118,10 +120,21 @@ def _toolchain(toolchain: Node) -> list[Line]:
 
 def _workers(workers: Node) -> list[Line]:
     busy = workers.count("busy")
-    lines = [Line("workers", f"{busy} of {workers.text('limit')} busy", Tone.BUSY if busy else Tone.PLAIN)]
+    text = f"{busy} of {workers.text('limit')} busy"
+    if workers.count("processes"):
+        text += f", at most {counted(workers.count('processes'), 'compiler process', 'compiler processes')}"
+        text += f" ({workers.text('bound_by')})" if workers.text("bound_by", "") else ""
+    lines = [Line("workers", text, Tone.BUSY if busy else Tone.PLAIN)]
+    starved = workers.node("starved")
+    if starved:
+        few = counted(starved.count("processes"), "compiler process", "compiler processes")
+        text = f"memory ran out: at most {few} for {duration(starved.number('for_s'))} more, then step by step as many as before"
+        lines.append(Line("workers", text, Tone.NOTE, mark="FEWER"))
     for job in workers.nodes("jobs"):
         current = ", ".join(job.names("current")[:6]) or "starting"
         text = f"{current}; {duration(job.number('elapsed_s'))} of at most {duration(job.number('deadline_s'))}"
+        if (job.number("silent_s") or 0.0) >= _SILENT_S:
+            text += f", no sign of life for {duration(job.number('silent_s'))}"
         text += f", job {job.text('job')[:8]}, pid {job.text('pid')}"
         lines.append(Line("compiles", text, Tone.BUSY, mark=f"{job.count('done')}/{job.count('keys')}", indent=2))
     return lines
@@ -139,7 +152,7 @@ def _queue(queue: Node) -> Line:
     left = [eta for eta in (each.number("eta_s") for each in rounds) if eta is not None]
     about = f", about {duration(max(left))} left" if left else ""
     if stalled:
-        about += f"; nothing has moved for {duration(stalled)}, longer than expected"
+        about = f"; nothing has moved for {duration(stalled)}, longer than expected"
     text = f"{text}, for {counted(len(rounds), 'round')}{about}"
     return Line("queue", text, Tone.NOTE if stalled else Tone.BUSY, mark="STALLED" if stalled else "")
 

@@ -74,7 +74,12 @@ class LogWatch:
                     self._took.setdefault(kernel, now - self._first_seen.get(kernel, now))
         done = min(len(self._took) // self.kernels_each, len(self.items))
         current = {kind for kernel in working if (kind := op_type_in(kernel, (item.op_type for item in self.items)))}
-        return JobProgress(done, len(self.items), tuple(sorted(current))[:_NAMED])
+        return JobProgress(done, len(self.items), tuple(sorted(current))[:_NAMED], self.begun)
+
+    @property
+    def begun(self) -> int:
+        """How many kernels were seen to be begun, among them those that have ended."""
+        return len(self._first_seen.keys() | self._took.keys())
 
     @property
     def began(self) -> float | None:
@@ -104,10 +109,13 @@ def log_directories(places: Iterable[Path]) -> list[Path]:
     return [path for path in found if path.is_dir() and not path.is_symlink()]
 
 
-def complaints(places: Iterable[Path]) -> list[Complaint]:
-    """What the logs of kernels that did not succeed say. Only meaningful after op_compiler has ended by itself."""
+def complaints(places: Iterable[Path], *, out_of_memory: bool | None = None) -> list[Complaint]:
+    """What the logs of kernels that did not succeed say. Only meaningful after op_compiler has ended by itself.
+
+    ``out_of_memory``: whether the kernel has killed for want of memory meanwhile; None: that cannot be told.
+    """
     logs = [directory / name for directory in log_directories(places) for name in _names(directory) if name.endswith(_WORKING)]
-    return [said for log in logs if (said := _complaint(log)) is not None]
+    return [said for log in logs if (said := _complaint(log, out_of_memory=out_of_memory)) is not None]
 
 
 def match(missing: Sequence[JobItem], said: Sequence[Complaint]) -> dict[str, Complaint]:
@@ -183,7 +191,7 @@ def _listed(element: object) -> list[dict[str, Any]]:
     return [element] if isinstance(element, dict) else []
 
 
-def _complaint(path: Path) -> Complaint | None:
+def _complaint(path: Path, *, out_of_memory: bool | None) -> Complaint | None:
     lines = [line.strip() for line in _tail(path).decode(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if _SAYS_ERROR.search(line)]
     if not telling:
@@ -192,7 +200,7 @@ def _complaint(path: Path) -> Complaint | None:
     if passing := next(filter(None, map(passing_cause, telling)), None):
         return Complaint(path, reason, transient=True, outcome=passing[1])
     if killed := next(filter(None, map(_KILLED.search, telling)), None):
-        return Complaint(path, reason, transient=True, outcome=outcome_of_signal(int(killed[1])))
+        return Complaint(path, reason, transient=True, outcome=outcome_of_signal(int(killed[1]), out_of_memory=out_of_memory))
     outcome = KeyOutcome.UNSUPPORTED if _UNSUPPORTED.search(reason) else KeyOutcome.FAILED
     return Complaint(path, reason, transient=False, outcome=outcome)
 

@@ -122,11 +122,15 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """``done`` of the job's kernels have been compiled, as far as the compile log shows; ``current`` names op types at work."""
+    """``done`` of the job's kernels have been compiled, as far as the compile log shows; ``current`` names op types at work.
+
+    ``begun`` is how many were begun: that, too, is a sign of life.
+    """
 
     done: int
     total: int
     current: tuple[str, ...]
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,15 @@ def pack_event(event: WorkerEvent) -> bytes:
         case JobStarted():
             return _pack({"event": "started", "pid": event.pid, "pgid": event.pgid, "argv": list(event.argv)})
         case JobProgress():
-            return _pack({"event": "progress", "done": event.done, "total": event.total, "current": list(event.current)})
+            return _pack(
+                {
+                    "event": "progress",
+                    "done": event.done,
+                    "total": event.total,
+                    "current": list(event.current),
+                    "begun": event.begun,
+                }
+            )
         case JobEnding():
             return _pack({"event": "ending"})
         case JobResult():
@@ -246,7 +258,7 @@ def unpack_event(raw: bytes) -> WorkerEvent:
         case "started":
             return JobStarted(facts["pid"], facts["pgid"], tuple(facts["argv"]))
         case "progress":
-            return JobProgress(facts["done"], facts["total"], tuple(facts["current"]))
+            return JobProgress(facts["done"], facts["total"], tuple(facts["current"]), facts["begun"])
         case "ending":
             return JobEnding()
         case "result":

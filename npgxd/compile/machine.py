@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from npgxd.compile.control_groups import groups, named, number, words
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -27,15 +29,6 @@ class Grant:
     processors: float
     memory: int
     why: tuple[str, str] = ("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    """Where a hierarchy of control groups is seen: its ``root`` within the hierarchy lies at ``place``."""
-
-    place: Path
-    root: str
-    controllers: frozenset[str]
 
 
 class Machine:
@@ -56,55 +49,22 @@ class Machine:
         """What a process of this daemon may use now."""
         processors: list[tuple[float, str]] = [(float(self._affinity()), "the processors of its affinity")]
         memory: list[tuple[int, str]] = [(self._available(), "the node's available memory")]
-        for group in self._groups():
+        for group in groups(self._root):
             processors += _processors(group)
             memory += _memory(group)
         granted, left = min(processors), min(memory)
         return Grant(max(granted[0], 0.01), max(left[0], 0), (granted[1], left[1]))
 
-    def _groups(self) -> Iterator[Path]:
-        """The directories of this process's control groups and of everything above them."""
-        mounts = list(self._mounts())
-        for line in _lines(self._root / "proc/self/cgroup"):
-            number, _, rest = line.partition(":")
-            names, _, path = rest.partition(":")
-            wanted = frozenset(names.split(",")) - {""}
-            for mount in mounts:
-                # The hierarchy of version 2 has the number 0 and names no controllers.
-                if (number == "0" and not mount.controllers) or (wanted & mount.controllers):
-                    yield from _upwards(mount, path)
-
-    def _mounts(self) -> Iterator[_Mount]:
-        """From mountinfo: ``id parent major:minor root place options ... - type source super-options`` (proc_pid_mountinfo(5))."""
-        for line in _lines(self._root / "proc/self/mountinfo"):
-            before, _, after = line.partition(" - ")
-            fields, kind = before.split(), after.split()
-            if len(fields) > 4 and kind[:1] in (["cgroup"], ["cgroup2"]):  # noqa: PLR2004 -- the fields named above
-                controllers = frozenset(kind[-1].split(",")) if kind[0] == "cgroup" else frozenset()
-                yield _Mount(self._root / fields[4].lstrip("/"), fields[3], controllers)
-
-
-def _upwards(mount: _Mount, path: str) -> Iterator[Path]:
-    """A group and those above it, as far as the mount shows them; where it does not show the group, its top is the group."""
-    inner = path.removeprefix(mount.root.rstrip("/")).lstrip("/") if path.startswith(mount.root.rstrip("/") + "/") else ""
-    group = mount.place / inner
-    if not group.is_dir():
-        group = mount.place
-    yield group
-    while group != mount.place:
-        group = group.parent
-        yield group
-
 
 def _processors(group: Path) -> Iterator[tuple[float, str]]:
-    quota = _words(group / "cpu.max")
+    quota = words(group / "cpu.max")
     if len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0:  # noqa: PLR2004 -- quota and period
         yield int(quota[0]) / int(quota[1]), f"cpu.max of {group}"
-    taken, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+    taken, period = number(group / "cpu.cfs_quota_us"), number(group / "cpu.cfs_period_us")
     if taken is not None and taken > 0 and period:
         yield taken / period, f"cpu.cfs_quota_us of {group}"
     for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
-        if count := _count("".join(_words(group / name))):
+        if count := _count("".join(words(group / name))):
             yield float(count), f"{name} of {group}"
 
 
@@ -114,12 +74,12 @@ def _memory(group: Path) -> Iterator[tuple[int, str]]:
         (("memory.max", "memory.high"), "memory.current", "inactive_file"),
         (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        used = _number(group / usage)
+        used = number(group / usage)
         if used is None:
             continue
-        spare = next((int(words[1]) for line in _lines(group / "memory.stat") if (words := line.split())[:1] == [reclaimable]), 0)
+        spare = named(group / "memory.stat", reclaimable) or 0
         for name in limits:
-            limit = _number(group / name)
+            limit = number(group / name)
             if limit is not None and limit < _UNLIMITED:
                 yield limit - max(0, used - spare), f"{name} of {group}"
 
@@ -133,22 +93,3 @@ def _count(ranges: str) -> int:
             return 0
         total += int(last or first) - int(first) + 1
     return total
-
-
-def _number(path: Path) -> int | None:
-    words = _words(path)
-    try:
-        return int(words[0]) if words else None
-    except ValueError:  # "max"
-        return None
-
-
-def _words(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []

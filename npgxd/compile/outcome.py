@@ -10,7 +10,6 @@ import errno
 import re
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.errors import CompileError, NpgxError
@@ -51,18 +50,21 @@ def killed_by(exit_code: int | None) -> signal.Signals | None:
 
 
 def judge(
-    exit_code: int, *, packages: Sequence[str], announced: str, tail: str, records: int, out_of_memory: bool
+    exit_code: int, *, packages: Sequence[str], announced: str, tail: str, records: int, out_of_memory: bool | None
 ) -> RunFailure | None:
     """None if there is exactly one package and op_compiler announced it: then the package's own index tells the rest.
 
     ``packages`` are the run packages in the output directory, ``announced`` is the name in the success line.  An exit status
     other than 0 beside an announced package is not held against it, since what a status means then is not documented.
+    ``out_of_memory``: whether the kernel has killed for want of memory meanwhile; None: that cannot be told.
     """
     if (number := killed_by(exit_code)) is not None:
-        died = _death(number, out_of_memory=out_of_memory)
+        said_so = (passing_cause(tail) or ("", None))[1] is KeyOutcome.OUT_OF_MEMORY
+        ran_out = True if said_so else out_of_memory
+        outcome = outcome_of_signal(number, out_of_memory=ran_out)
+        died = death("op_compiler", number, out_of_memory=ran_out)
         # Somebody who ends it by hand does so because it hangs, at one of the kernels that it was at work with.
-        by_a_kernel = number is not signal.SIGKILL
-        return RunFailure(died, transient=True, outcome=outcome_of_signal(number), narrow=by_a_kernel)
+        return RunFailure(died, transient=True, outcome=outcome, narrow=outcome is not KeyOutcome.OUT_OF_MEMORY)
     if passing := passing_cause(tail):
         said, outcome = passing
         return RunFailure(f"op_compiler ended with exit status {exit_code}: {said}", transient=True, outcome=outcome)
@@ -92,9 +94,13 @@ def last_error(output: str) -> str:
     return (telling or lines or [""])[-1][:_MAX_REASON]
 
 
-def outcome_of_signal(number: int) -> KeyOutcome:
-    """What a death by this signal is called: the kernel sends SIGKILL when memory runs out, a program's own faults are crashes."""
-    if number == signal.SIGKILL:
+def outcome_of_signal(number: int, *, out_of_memory: bool | None) -> KeyOutcome:
+    """What a death by this signal is called: the kernel sends SIGKILL when memory runs out, a program's own faults are crashes.
+
+    ``out_of_memory``: whether the kernel has killed for want of memory meanwhile.  Where that cannot be told (None), SIGKILL is taken
+    for it; where it has not, somebody has sent the signal.
+    """
+    if number == signal.SIGKILL and out_of_memory is not False:
         return KeyOutcome.OUT_OF_MEMORY
     return KeyOutcome.CRASHED if number in FAULTS else KeyOutcome.FAILED
 
@@ -108,24 +114,15 @@ def passing_cause(text: str) -> tuple[str, KeyOutcome] | None:
     return None
 
 
-def _death(number: signal.Signals, *, out_of_memory: bool) -> str:
-    if number is signal.SIGKILL and out_of_memory:
-        return "op_compiler was killed: out of memory"
-    if number is signal.SIGKILL:
-        return "op_compiler was killed by SIGKILL, as the kernel does when memory runs out"
-    return f"op_compiler was killed by {number.name}"
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory on this node, as far as that can be seen from here."""
-    total = 0
-    for path, word in ((Path("/proc/vmstat"), "oom_kill"), (Path("/sys/fs/cgroup/memory.events"), "oom_kill")):
-        try:
-            lines = path.read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.split()[:1] == [word])
-    return total
+def death(who: str, number: signal.Signals, *, out_of_memory: bool | None) -> str:
+    """The same in a reason's words."""
+    if number is not signal.SIGKILL:
+        return f"{who} was killed by {number.name}"
+    if out_of_memory is None:
+        return f"{who} was killed by SIGKILL, as the kernel does when memory runs out"
+    if out_of_memory:
+        return f"{who} was killed: out of memory"
+    return f"{who} was killed by SIGKILL, which somebody sent: memory had not run out"
 
 
 def may_pass(error: NpgxError) -> bool:

@@ -25,7 +25,7 @@ TICK_S = 0.25
 class Exit:
     """How a program ended. ``code`` as subprocess has it: negative for a signal; None if it had to be ended by us.
 
-    ``stopped`` says why it was ended by us; ``late`` that the reason was its deadline.
+    ``stopped`` says why it was ended by us; ``late`` that it had taken too long.
     """
 
     code: int | None
@@ -68,14 +68,22 @@ class Program:
             hygiene.read_log(self._process.stderr): self._stderr,
         }
 
-    def run(self, stop: Stop, *, begin: Callable[[], object], tick: Callable[[], object]) -> Exit:
+    def run(
+        self,
+        stop: Stop,
+        *,
+        begin: Callable[[], object],
+        tick: Callable[[], object],
+        free: Callable[[str], bool] = lambda _why: False,
+    ) -> Exit:
         """Wait for the end, whatever it is: ``begin`` is called at once, ``tick`` every ``TICK_S`` seconds.
 
-        An error in either ends the program too, before it goes on to the caller.
+        ``free`` is called with the reason when the program is taken to be stuck; False: it is ended.  An error in any of them ends the
+        program too, before it goes on to the caller.
         """
         try:
             begin()
-            reason, late = self._wait(stop, tick)
+            reason, late = self._wait(stop, tick, free)
         finally:
             code = self._process.poll()
             stuck = self._end_family()
@@ -90,7 +98,19 @@ class Program:
             stuck=stuck,
         )
 
-    def _wait(self, stop: Stop, tick: Callable[[], object]) -> tuple[str, bool]:
+    def end_children(self) -> bool:
+        """End everything that the program has started until now, and leave the program itself to go on; False: there is nothing."""
+        ours = {process.pid: process.started for process in processes.descendants((self.pid,), processes.table()).values()}
+
+        def still() -> list[processes.Process]:
+            known = map(processes.read, ours)
+            return [process for process in known if process is not None and process.started == ours[process.pid]]
+
+        found = any(process.runs for process in still())
+        ending.end_all(still, grace_s=self._limits.grace_s)
+        return found
+
+    def _wait(self, stop: Stop, tick: Callable[[], object], free: Callable[[str], bool]) -> tuple[str, bool]:
         poller = select.poll()
         pidfd = os.pidfd_open(self.pid)
         try:
@@ -103,6 +123,8 @@ class Program:
                     return stop.reason(), False
                 if now >= self._limits.deadline:
                     return "its deadline has passed", True
+                if (why := stop.stuck()) and not free(why):
+                    return why, True
                 if now >= next_tick:
                     tick()
                     next_tick = now + TICK_S

@@ -29,6 +29,7 @@ from npgxd.compile.job import (
     MadePackage,
 )
 from npgxd.compile.leftovers import identity
+from npgxd.compile.memory_kills import MemoryKills
 from npgxd.compile.narrowing import Seen
 from npgxd.compile.package import SuccessLine, find_packages
 from npgxd.compile.processes import boot_id
@@ -95,9 +96,14 @@ class CompileRun:
         self._leaders: tuple[Identity, ...] = ()
         self._places = (self._directory.out, self._directory.work)
         self._watch = LogWatch(self._places, spec.items, kernels_each=1 if spec.flags.follow_op_params_jit else 2)
+        self._memory = MemoryKills()
         self._compiler: Exit | None = None
         self._compiled_at: float | None = None
         self._stuck: tuple[str, ...] = ()
+        self._hung: dict[str, str] = {}
+        """key -> why what compiled it was ended, so that the others of the run go on."""
+        self._freed_at: tuple[int, int] | None = None
+        """How far op_compiler was when that was last done."""
 
     def result(self) -> JobResult:
         """Run the job to its end, whatever that is."""
@@ -146,7 +152,6 @@ class CompileRun:
     def _compile(self, argv: list[str]) -> Path:
         """Run op_compiler; the package that it made."""
         heard = SuccessLine()
-        killed_before = outcome.oom_kills()
         ended = self._compiler = self._execute(argv, "op_compiler", started=True, on_line=heard.hear)
         self._compiled_at = time.monotonic()
         self._tell(self._watch.progress(self._compiled_at))
@@ -160,7 +165,7 @@ class CompileRun:
             announced=heard.announced,
             tail=ended.tail,
             records=len(self._spec.items),
-            out_of_memory=outcome.oom_kills() > killed_before,
+            out_of_memory=self._memory.seen(),
         )
         if failure is not None:
             raise RunFailed(
@@ -187,12 +192,14 @@ class CompileRun:
     def _failures(self, verdict: Verdict) -> tuple[KeyFailed, ...]:
         """Why each key without a kernel has none: it was refused, its log complains, or it was left out without a word."""
         absent = [item for item in self._spec.items if item.key not in verdict.kernels and item.key not in verdict.refused]
-        said = complog.match(absent, complog.complaints(self._places))
+        said = complog.match(absent, self._complaints())
         code = self._compiler.code if self._compiler else 0
         with_status = f" (op_compiler ended with exit status {code})" if code else ""
         failed = [KeyFailed(key, KeyOutcome.FAILED, reason, transient=True) for key, reason in verdict.refused.items()]
         for item in absent:
-            if (complaint := said.get(item.key)) is not None:
+            if item.key in self._hung:
+                failed.append(self._hung_failed(item))
+            elif (complaint := said.get(item.key)) is not None:
                 failed.append(_blamed(item, complaint))
             else:
                 reason = f"op_compiler's run package has no kernel for this record{with_status}"
@@ -210,6 +217,7 @@ class CompileRun:
         started: bool = False,
         on_line: Callable[[str], None] | None = None,
     ) -> Exit:
+        """Run a program of this job; one that is taken to be stuck is ended, but op_compiler is first given a chance to go on."""
         self._stop.check()
         spec = self._spec
         limits = Limits(self._began + spec.deadline_s, spec.grace_s, spec.log_bytes)
@@ -227,14 +235,35 @@ class CompileRun:
             if started:
                 self._tell(JobStarted(program.pid, program.pid, tuple(argv)))
 
-        ended = program.run(self._stop, begin=begin, tick=lambda: self._tell(self._watch.progress(time.monotonic())))
+        ended = program.run(
+            self._stop,
+            begin=begin,
+            tick=lambda: self._tell(self._watch.progress(time.monotonic())),
+            free=(lambda why: self._free(program, why)) if started else (lambda _why: False),
+        )
         self._stuck += ended.stuck
         return ended
+
+    def _free(self, program: Program, why: str) -> bool:
+        """End what op_compiler waits for, so that it packs what it has finished; False: it has not gone on since that was last done."""
+        told = self._watch.progress(time.monotonic())
+        before, self._freed_at = self._freed_at, (told.done, told.begun)
+        if self._freed_at == before:
+            return False
+        failed = complog.match(self._spec.items, self._complaints())
+        at_work = [key for key, seen in self._watch.seen().items() if seen is Seen.WORKING and key not in {*self._hung, *failed}]
+        if not at_work or not program.end_children():
+            return False
+        self._hung |= dict.fromkeys(at_work, f"{why}, and what compiled it was ended")
+        return True
 
     def _claim(self, leader: int) -> None:
         if (known := identity(leader)) is not None:
             self._leaders += (known,)
         self._directory.claim(Owner(self._spec.job_id, self._token, boot_id(), self._leaders))
+
+    def _complaints(self) -> list[Complaint]:
+        return complog.complaints(self._places, out_of_memory=self._memory.seen())
 
     def _between_kernels(self) -> None:
         self._stop.check()
@@ -247,7 +276,9 @@ class CompileRun:
             return RunFailed(ended.stopped, transient=True)
         current = self._watch.progress(time.monotonic()).current
         at_work = f"; at work: {', '.join(current)}" if current else ""
-        reason = f"{who} did not end within {self._spec.deadline_s:g} s{at_work}"
+        late = time.monotonic() >= self._began + self._spec.deadline_s
+        what = f"did not end within {self._spec.deadline_s:g} s" if late else f"was ended: {ended.stopped}"
+        reason = f"{who} {what}{at_work}"
         return RunFailed(reason, transient=True, outcome=KeyOutcome.TIMED_OUT, narrow=bool(current))
 
     def _share(self) -> float:
@@ -271,14 +302,20 @@ class CompileRun:
     def _all_failed(self, failure: RunFailed) -> tuple[KeyFailed, ...]:
         """Every key failed; where op_compiler ended by itself, a key's own log has the last word about it."""
         items: Sequence[JobItem] = self._spec.items
-        said = complog.match(items, complog.complaints(self._places)) if failure.blame else {}
+        said = complog.match(items, self._complaints()) if failure.blame else {}
         seen = self._watch.seen() if failure.narrow else dict.fromkeys((item.key for item in items), Seen.UNTOUCHED)
         return tuple(
-            _blamed(item, said[item.key])
+            self._hung_failed(item)
+            if item.key in self._hung
+            else _blamed(item, said[item.key])
             if item.key in said
             else KeyFailed(item.key, failure.outcome, failure.reason, failure.transient, failure.narrow, seen[item.key])
             for item in items
         )
+
+    def _hung_failed(self, item: JobItem) -> KeyFailed:
+        reason = self._hung[item.key]
+        return KeyFailed(item.key, KeyOutcome.TIMED_OUT, reason, transient=True, narrow=True, seen=Seen.WORKING)
 
     def _leave(self, made: _Made) -> None:
         """Keep the logs that may be asked for, remove the rest. What cannot be removed now goes with the directory later."""

@@ -24,8 +24,9 @@ from npgxd.compile.channel import Channel
 from npgxd.compile.directory import SPEC, JobDirectory, Owner
 from npgxd.compile.job import Event, JobFailed, JobResult, JobSpec, JobStarted, all_failed, unpack_event
 from npgxd.compile.leftovers import JOB_VARIABLE, belonging, identity
-from npgxd.compile.outcome import explain, killed_by
-from npgxd.compile.stop import CANCEL
+from npgxd.compile.memory_kills import MemoryKills
+from npgxd.compile.outcome import death, explain, killed_by, outcome_of_signal
+from npgxd.compile.stop import CANCEL, STUCK
 from npgxd.errors import CompileError, StoreError
 from npgxd.store.disk import DISK
 from npgxd.wire.states import KeyOutcome
@@ -57,6 +58,7 @@ class Job:
         self._force_until: float | None = None
         self._lingering: set[int] = set()
         self._abandoned = False
+        self._memory = MemoryKills()
         token = secrets.token_hex(16)
         with contextlib.ExitStack() as undo:
             try:
@@ -120,6 +122,11 @@ class Job:
         self._kill_at = min(self._kill_at, self._clock() + self.spec.grace_s + self._slack_s)
         if not self._channel.offer(CANCEL + reason.encode()):
             self._process.terminate()
+
+    def unstick(self, reason: str) -> None:
+        """Tell the worker that its program gives no sign of life: what hangs is ended, the rest may go on. Never waits."""
+        if not self.ended and not self._cancelled:
+            self._channel.offer(STUCK + reason.encode())
 
     # ---- the second line ---------------------------------------------------------------------------------------------
 
@@ -218,7 +225,10 @@ class Job:
         self._clean(kept=True, stuck=stuck)
         reason = self._cancelled or self._killed_for or self._death()
         number = None if self._cancelled or self._killed_for else killed_by(self._process.returncode)
-        outcome = KeyOutcome.OUT_OF_MEMORY if number is signal.SIGKILL else KeyOutcome.FAILED
+        killed = number is signal.SIGKILL
+        outcome = (
+            outcome_of_signal(number, out_of_memory=self._memory.seen()) if number is not None and killed else KeyOutcome.FAILED
+        )
         failed = all_failed(self.spec.items, reason, transient=True, outcome=outcome)
         return JobFailed(reason, failed, self._clock() - self.started_at, stuck=stuck)
 
@@ -238,7 +248,7 @@ class Job:
     def _death(self) -> str:
         number = killed_by(self._process.returncode)
         if number is not None:
-            return f"the worker was ended by {number.name}"
+            return death("the worker", number, out_of_memory=self._memory.seen())
         said = self._last_words()
         return f"the worker ended with exit status {self._process.returncode} and no result" + (f": {said}" if said else "")
 

@@ -1,4 +1,4 @@
-"""Why a worker must stop now: it was cancelled, its daemon ended, or it got a signal."""
+"""Why a worker must stop now: it was cancelled, its daemon ended, or it got a signal; and whether its program is taken to be stuck."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from npgxd.compile.channel import Channel
 
 CANCEL = b"cancel "
-"""The only frame that a daemon sends: this, and why."""
+STUCK = b"stuck "
+"""The frames that a daemon sends: one of these, and why."""
 
 
 class Stopped(Exception):
@@ -25,6 +26,7 @@ class Stop:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._reason = ""
+        self._stuck = ""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)  # a poll that Python restarts after a signal is woken by this pipe
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -40,9 +42,16 @@ class Stop:
             for frame in self._channel.receive():
                 if frame.startswith(CANCEL):
                     self._reason = frame[len(CANCEL) :].decode(errors="replace") or "cancelled"
+                elif frame.startswith(STUCK):
+                    self._stuck = frame[len(STUCK) :].decode(errors="replace")
             if self._channel.closed and not self._reason:
                 self._reason = "the daemon has ended"
         return self._reason
+
+    def stuck(self) -> str:
+        """Why the program that runs now is taken to be stuck, told once; empty if it is not."""
+        said, self._stuck = self._stuck, ""
+        return said
 
     def check(self) -> None:
         """Raise Stopped if there is a reason to stop."""

@@ -64,6 +64,9 @@ class CompileSection:
     process_mb: int = _key(0, "memory of one compiler process, in 10^6 bytes; 0: as it was seen to be", low=0, high=1_000_000)
     batch_s: float = _key(30.0, "seconds that an op_compiler run may take, by estimate, while others wait", low=1, high=86_400)
     deadline_s: float = _key(3600.0, "seconds that one op_compiler run may take", low=1, high=604_800)
+    stall_s: float = _key(
+        300.0, "seconds without a sign of life after which an op_compiler run is taken to hang; 0: never", low=0, high=604_800
+    )
     attempts: int = _key(3, "tries of a key that fails for a passing reason", low=1, high=20)
     remember_s: float = _key(
         600.0, "seconds for which it is remembered that memory or time was too short for a kernel", low=0, high=31_536_000

@@ -69,9 +69,12 @@ class Capacity:
         self._ceiling_until = now + STARVED_S
         log.warning("memory ran out: at most %d compiler processes for %.0f s", self._ceiling, STARVED_S)
 
-    def describe(self) -> dict[str, object]:
-        """For the status document."""
-        return {"limit": self.runs, "processes": self.total, "bound_by": self._why}
+    def describe(self, now: float) -> dict[str, object]:
+        """For the status document. ``starved``: how many processes there are while memory that ran out is remembered, and how long yet."""
+        starved = None
+        if self._ceiling is not None and now < self._ceiling_until:
+            starved = {"processes": self._ceiling, "for_s": round(self._ceiling_until - now, 3)}
+        return {"limit": self.runs, "processes": self.total, "bound_by": self._why, "starved": starved}
 
     def _granted(self, busy: Busy, memory_bytes: int) -> int:
         if self._settings.jobs:

@@ -35,6 +35,7 @@ from npgxd.daemon.job_history import JobHistory
 from npgxd.daemon.metrics_histograms import COMPILE_RUN
 from npgxd.daemon.placing import reason_of
 from npgxd.daemon.publishing import Publishing
+from npgxd.daemon.stuck_runs import StuckRuns
 from npgxd.daemon.tracing import Mark
 from npgxd.daemon.tries import Try
 from npgxd.errors import NpgxError
@@ -96,6 +97,7 @@ class Dispatcher:
         # Runs whose op_compiler has ended hold a worker a little longer, and no slot.
         self._pool = Pool(self._most_workers)
         self._running: dict[int, _Running] = {}
+        self._stuck = StuckRuns(coordinator.flights, config.compile.stall_s)
         self._results = Publishing(stores, keyer, coordinator)
         self._publishing: deque[_Running] = deque()
         self.history = JobHistory(stores.state.jobs)
@@ -114,6 +116,7 @@ class Dispatcher:
     def reconfigured(self) -> None:
         """The configuration was reloaded: more, or less, may be started from now on."""
         self._pool.limit, self._seen = self._most_workers, None
+        self._stuck.stall_s = self._config.compile.stall_s
 
     @property
     def busy(self) -> int:
@@ -136,7 +139,7 @@ class Dispatcher:
     def describe(self, now: float) -> dict[str, object]:
         """For the status document."""
         return {
-            **self._capacity.describe(),
+            **self._capacity.describe(now),
             "busy": self.busy,
             "jobs": [
                 {
@@ -150,6 +153,7 @@ class Dispatcher:
                     "elapsed_s": round(now - running.started_at, 3),
                     "expected_s": round(running.estimate_s, 3),
                     "deadline_s": running.job.spec.deadline_s,
+                    "silent_s": round(self._stuck.silent_s(running.job.spec.job_id, now), 3),
                 }
                 for running in self._all
             ],
@@ -160,6 +164,7 @@ class Dispatcher:
     def tick(self, now: float) -> float:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
+        check = self._stuck.tick(now)
         if self._publishing:
             self._publish(now)
         while not self.draining and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
@@ -169,9 +174,9 @@ class Dispatcher:
         if self._publishing:
             return now
         following = self._pool.next_check()
-        again = float("inf")
+        again = check
         if self._coordinator.flights.waiting and not self.draining:
-            again = self._start_at if self._start_at > now else self._look_at
+            again = min(again, self._start_at if self._start_at > now else self._look_at)
         return again if following is None else min(following, again)
 
     @property
@@ -247,6 +252,7 @@ class Dispatcher:
         self._running[job.fileno()] = _Running(job, needs, now, planned.background, estimate_s)
         self._coordinator.prospects.began(spec.job_id, len(needs), spec.jobs, planned.estimate_s, terms, now)
         self._coordinator.compiling(needs, now)
+        self._stuck.began(job, needs, now)
         log.info(
             "job %s: compiling %d kernels with -j %d for %s, about %.0f s",
             spec.job_id,
@@ -316,6 +322,7 @@ class Dispatcher:
         self._coordinator.failed([Try(key, KeyOutcome.FAILED, reason, transient=True, job=job) for key in untold], now)
         self._coordinator.flights.over(job, now)
         self._coordinator.prospects.ended(job)
+        self._stuck.ended(job)
         self._coordinator.trace.mark(Mark.ENDED, job, now)
 
     def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
@@ -330,6 +337,7 @@ class Dispatcher:
                 self._progress(running, event, now)
             elif isinstance(event, JobEnding):
                 running.ending = True
+                self._stuck.ending(running.job.spec.job_id, now)
             elif isinstance(event, JobResult):
                 name = toolchain_name(self._keyer.toolchain)
                 running.result = self._results.begin(running.job.spec.job_id, running.needs, event, name)
@@ -339,6 +347,7 @@ class Dispatcher:
 
     def _progress(self, running: _Running, event: JobProgress, now: float) -> None:
         running.done, running.current = event.done, event.current
+        self._stuck.told(running.job.spec.job_id, event, now)
         self._coordinator.prospects.progressed(running.job.spec.job_id, event.done)
         self._coordinator.compiling(running.needs, now, event.current)
 

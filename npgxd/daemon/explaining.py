@@ -17,7 +17,7 @@ from npgxd.wire import limits
 from npgxd.wire.states import RoundState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from npgxd.daemon.coordinator import Coordinator
     from npgxd.daemon.job_history import JobHistory
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.stores import Stores
     from npgxd.store.rounds import RoundEntry
     from npgxd.wire.credentials import PeerCredentials
+    from npgxd.wire.messages import RoundProgress
 
 SCHEMA: Final = 1
 MAX_NAMED: Final = 50
@@ -49,6 +50,7 @@ class Explainer:
         self._coordinator = coordinator
         self._history = history
         self._story = KernelStory(stores, coordinator, history)
+        self.progress: Callable[[Round, float], RoundProgress] = lambda told, now: told.progress(now, coordinator.eta(told, now))
 
     def explain(self, what: str, uid: int | None, now: float) -> dict[str, Any]:
         """The document (docs/file-formats.md); Refused if nothing has this name, or several things have."""
@@ -132,7 +134,7 @@ class Explainer:
         }
 
     def _round(self, told: Round, now: float) -> dict[str, Any]:
-        progress = told.progress(now, self._coordinator.eta(told, now))
+        progress = self.progress(told, now)
         result = told.result
         open_keys = told.open_keys
         return {
@@ -150,6 +152,7 @@ class Explainer:
             "done": progress.done,
             "elapsed_s": round(progress.elapsed_s, 3),
             "eta_s": progress.eta_s,
+            "stalled_s": round(progress.stalled_s, 3),
             "outcome": None if result is None else str(result.state),
             "reason": "" if result is None else str(result.reason),
             "detail": "" if result is None else result.detail,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from npgxd.daemon.stuck_runs import STALL_FACTOR
 from npgxd.wire.states import ClientState, RoundState
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from npgxd.wire.messages import RankInfo, RoundProgress
 
 STALL_S: Final = 60.0
-"""A compile that gives no sign for so long may be stuck,"""
-STALL_FACTOR: Final = 3.0
-"""if that is also this many times what the longest of its kernels is expected to take."""
+"""A compile that gives no sign for so long may be stuck, if that is also longer than can be expected of its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,13 @@ class Progresses:
 
     def of(self, asked: Round, now: float) -> RoundProgress:
         """How far a round is at this moment."""
-        told = asked.progress(now, self._coordinator.eta(asked, now))
+        told = asked.progress(now)
         done = told.done + (self._coordinator.prospects.finished(asked.open_keys) if asked.result is None else 0)
-        return replace(
-            told, done=done, speaks=self._speaks(asked, now), stalled_s=self._stalled_s(asked, (done, told.current), now)
-        )
+        stalled = self._stalled_s(asked, (done, told.current), now)
+        left = (
+            None if stalled else self._coordinator.eta(asked, now)
+        )  # of what does not move nobody can tell when it will be done
+        return replace(told, done=done, speaks=self._speaks(asked, now), stalled_s=stalled, eta_s=left)
 
     def _speaks(self, asked: Round, now: float) -> bool:
         if self._speakers[0] != now:

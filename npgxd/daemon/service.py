@@ -142,7 +142,7 @@ class Service:
             lambda: lookups.reconfigured(config.cache, int(config.store.min_free_gb * GB)),
             lambda: set_up_log(config.daemon.log_level, config.daemon.log_format, os.environ),
         ]
-        page.progress = self._handlers.progresses.of
+        page.progress = explainer.progress = self._handlers.progresses.of
         self._following = Following(
             self._handlers.followers,
             self._coordinator,

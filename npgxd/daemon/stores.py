@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CRASH_S = 86_400.0
-"""For so long it is remembered that op_compiler died of a kernel, twice, alone."""
 SHOWN_FAILURES = 50
 ARTIFACT_COUNTERS = ("hits", "misses", "not_cacheable", "published", "evicted", "quarantined")
 FLUSH_S = 1.0
@@ -127,7 +125,7 @@ class Stores:
 
         ``passing_s``: for so long where the reason is this node's memory, or time.
         """
-        lasts = {Hold.FINAL: 0.0, Hold.LONG: CRASH_S, Hold.PASSING: passing_s}.get(lost.hold)
+        lasts = {Hold.FINAL: 0.0, Hold.PASSING: passing_s}.get(lost.hold)
         if lasts is None or (lost.hold is Hold.PASSING and not passing_s):
             return
         need, now = lost.flight.need, time.time()

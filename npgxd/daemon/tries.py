@@ -30,8 +30,7 @@ class Hold(StrEnum):
 
     NOT = "not"  # about that moment: tried again whenever somebody asks
     PASSING = "passing"  # about this node: memory, time
-    LONG = "long"  # the compiler died of it, twice, alone
-    FINAL = "final"  # the compiler's word about this record: until the toolchain changes
+    FINAL = "final"  # the compiler refuses this record, or dies of it, twice, alone: until the toolchain changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def _refused(one: Try, flight: Flight, *, alone: bool) -> Hold | None:
 def _hold_of(one: Try) -> Hold:
     match one.outcome:
         case KeyOutcome.CRASHED:
-            return Hold.LONG
+            return Hold.FINAL
         case KeyOutcome.OUT_OF_MEMORY | KeyOutcome.TIMED_OUT:
             return Hold.PASSING
         case _:

@@ -58,6 +58,36 @@ def test_the_whole_node_is_shown_one_fact_a_line(document):
     ]
 
 
+def test_why_and_until_when_there_are_fewer_compiler_processes_is_told_in_words(document):
+    document["workers"] |= {"processes": 8, "bound_by": "cpu.max of /sys/fs/cgroup/system.slice", "starved": None}
+    assert "workers    1 of 2 busy, at most 8 compiler processes (cpu.max of /sys/fs/cgroup/system.slice)\n" in plain(document)
+    assert "FEWER" not in plain(document)
+    document["workers"] |= {
+        "processes": 1,
+        "bound_by": "memory that ran out a while ago",
+        "starved": {"processes": 1, "for_s": 250},
+    }
+    lines = plain(document).splitlines()
+    assert "workers    1 of 2 busy, at most 1 compiler process (memory that ran out a while ago)" in lines
+    assert (
+        "workers    FEWER  memory ran out: at most 1 compiler process for 4 min more, then step by step as many as before"
+        in lines
+    )
+
+
+def test_a_run_that_gives_no_sign_of_life_is_shown_with_that_and_no_time_left_is_told_of_what_stalls(document):
+    document["workers"]["jobs"][0]["silent_s"] = 59.0
+    assert "no sign of life" not in plain(document)
+    document["workers"]["jobs"][0]["silent_s"] = 130.0
+    document["queue"]["rounds"][0] |= {"stalled_s": 130.0, "eta_s": None}
+    document["queue"]["rounds"].append({"round": "b0", "eta_s": 40.0, "stalled_s": 0.0})
+    lines = plain(document).splitlines()
+    told = "MatMulV2, Add; 14 s of at most 1 h 0 min, no sign of life for 2 min, job 1a2b3c4d, pid 4711"
+    assert f"  compiles 3/12  {told}" in lines
+    stalled = "9 kernels wait, 12 compile, for 2 rounds; nothing has moved for 2 min, longer than expected"
+    assert f"queue      STALLED  {stalled}" in lines
+
+
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_terminal_of_any_width_is_not_overrun(document, monkeypatch, columns):
     text = on_terminal(document, monkeypatch, columns, NO_COLOR="1")

@@ -7,6 +7,7 @@ import pytest
 
 from npgxd.compile.outcome import explain, judge, killed_by, last_error, may_pass
 from npgxd.errors import CompileError, StoreError
+from npgxd.wire.states import KeyOutcome
 
 
 def judged(
@@ -16,7 +17,7 @@ def judged(
     announced: str = "a.run",
     tail: str = "",
     records: int = 3,
-    oom: bool = False,
+    oom: bool | None = None,
 ):
     return judge(exit_code, packages=packages, announced=announced, tail=tail, records=records, out_of_memory=oom)
 
@@ -51,6 +52,8 @@ def test_a_run_without_its_package_is_passing_for_several_records_and_lasting_fo
     [
         ({"exit_code": -signal.SIGKILL}, "SIGKILL, as the kernel does when memory runs out"),
         ({"exit_code": 137, "oom": True}, "op_compiler was killed: out of memory"),
+        ({"exit_code": -signal.SIGKILL, "oom": False}, "killed by SIGKILL, which somebody sent: memory had not run out"),
+        ({"exit_code": -signal.SIGKILL, "oom": False, "tail": "MemoryError"}, "op_compiler was killed: out of memory"),
         ({"exit_code": -signal.SIGSEGV}, "killed by SIGSEGV"),
         (
             {"exit_code": 1, "packages": ("a.run",), "announced": "", "tail": "[Errno 28] No space left on device"},
@@ -66,11 +69,23 @@ def test_fc12_memory_space_and_signals_are_passing_even_for_one_record(facts: di
     assert words in failure.reason
 
 
-@pytest.mark.parametrize(("number", "accused"), [(signal.SIGSEGV, True), (signal.SIGTERM, True), (signal.SIGKILL, False)])
-def test_a_run_that_crashed_or_was_ended_by_hand_accuses_a_kernel_and_want_of_memory_does_not(number: int, accused: bool) -> None:
-    failure = judged(-number)
+@pytest.mark.parametrize(
+    ("number", "oom", "outcome"),
+    [
+        (signal.SIGSEGV, None, KeyOutcome.CRASHED),
+        (signal.SIGTERM, None, KeyOutcome.FAILED),
+        (signal.SIGKILL, False, KeyOutcome.FAILED),
+        (signal.SIGKILL, True, KeyOutcome.OUT_OF_MEMORY),
+        (signal.SIGKILL, None, KeyOutcome.OUT_OF_MEMORY),
+    ],
+)
+def test_a_run_that_crashed_or_was_ended_by_hand_accuses_a_kernel_and_want_of_memory_does_not(
+    number: int, oom: bool | None, outcome: KeyOutcome
+) -> None:
+    failure = judged(-number, oom=oom)
     assert failure is not None
-    assert failure.narrow is accused
+    assert failure.outcome is outcome
+    assert failure.narrow is (outcome is not KeyOutcome.OUT_OF_MEMORY)
 
 
 def test_signals_are_recognised_also_through_a_shell() -> None:

@@ -42,6 +42,7 @@ class FakeJob:
         self.ended = False
         self._number = number
         self._events: list[Event] = []
+        self.unstuck: list[str] = []
 
     def fileno(self) -> int:
         return self._number
@@ -56,6 +57,10 @@ class FakeJob:
 
     def cancel(self, reason: str = "") -> None:
         """It ends when the test says so."""
+
+    def unstick(self, reason: str) -> None:
+        """It goes on, or ends, when the test says so."""
+        self.unstuck.append(reason)
 
     def close(self) -> None:
         """There is nothing to give back."""

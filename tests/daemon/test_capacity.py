@@ -51,7 +51,7 @@ def test_explicit_numbers_win() -> None:
     capacity = Capacity(CompileSection(workers=3, jobs=40), Machine(2, memory=0))
     slots = capacity.slots(Busy(runs=1, processes=10), PROCESS, 0.0)
     assert (slots.total, slots.free, slots.runs) == (40, 30, 2)
-    assert capacity.describe() == {"limit": 3, "processes": 40, "bound_by": "[compile] jobs"}
+    assert capacity.describe(0.0) == {"limit": 3, "processes": 40, "bound_by": "[compile] jobs", "starved": None}
 
 
 def test_a_configured_size_of_a_process_wins_over_a_measured_one() -> None:
@@ -64,10 +64,14 @@ def test_fc12_after_memory_ran_out_there_are_half_as_many_for_a_while_and_then_s
     assert capacity.slots(Busy(), PROCESS, 0.0).total == 16
     capacity.starved(16, 0.0)
     assert capacity.slots(Busy(), PROCESS, 1.0).total == 8
+    told = capacity.describe(100.0)
+    assert told["starved"] == {"processes": 8, "for_s": STARVED_S - 100.0}
+    assert told["bound_by"] == "memory that ran out a while ago"
     capacity.starved(8, 2.0)
     assert capacity.slots(Busy(), PROCESS, 3.0).total == 4
     assert capacity.slots(Busy(), PROCESS, 2.0 + STARVED_S).total == 8
     assert capacity.slots(Busy(), PROCESS, 2.0 + 2 * STARVED_S).total == 16
+    assert capacity.describe(3.0 + 2 * STARVED_S)["starved"] is None
     capacity.starved(1, 5000.0)
     assert capacity.slots(Busy(), PROCESS, 5001.0).total == 1
     assert capacity.slots(Busy(), PROCESS, 1e9).total == 16, "also when the clock jumps"

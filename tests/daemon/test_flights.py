@@ -148,7 +148,7 @@ def test_after_a_crash_the_suspects_are_halved_and_everybody_else_goes_on_togeth
     assert node.fail(*crashed("c")) == []
     assert node.batch() == {"c"}
     (lost,) = node.fail(*crashed("c"))
-    assert (lost.outcome, lost.hold) == (KeyOutcome.CRASHED, Hold.LONG)
+    assert (lost.outcome, lost.hold) == (KeyOutcome.CRASHED, Hold.FINAL)
     assert [tried.mates for tried in lost.flight.tries] == [8, 2, 1, 1]
 
 

@@ -73,3 +73,16 @@ def test_a_process_that_gave_up_waiting_for_a_graph_is_told_no_more_of_it_but_of
     parts.handlers.handle(session.identity, session.peer, gave_up, (), 1.0)
     assert session.identity not in parts.handlers.followers[given_up.id]
     assert session.identity in parts.handlers.followers[awaited.id]
+
+
+def test_of_a_round_that_has_stalled_nobody_is_told_when_it_will_be_done(parts, monkeypatch):
+    monkeypatch.setattr(parts.coordinator.flights, "cost_of", lambda _need: 1.0)
+    monkeypatch.setattr(parts.coordinator, "eta", lambda _asked, _now: 7.0)
+    taken, progresses = compiling(parts), Progresses(parts.sessions, parts.coordinator)
+    parts.explainer.progress = progresses.of
+    assert progresses.of(taken, 0.0).eta_s == 7.0
+    assert progresses.of(taken, STALL_S + 1).eta_s is None
+    told = parts.explainer.explain(taken.id, None, STALL_S + 1)
+    assert (told["eta_s"], told["stalled_s"]) == (None, STALL_S + 1)
+    taken.current = ("MatMulV2",)
+    assert progresses.of(taken, STALL_S + 2).eta_s == 7.0

@@ -32,7 +32,7 @@ from npgxd.store.state import StateDirectory
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, RankInfo, Submit
 from npgxd.wire.states import KeyOutcome, RoundState
-from tests.daemon.fake_workers import FakePool, QuickDisk
+from tests.daemon.fake_workers import FakeJob, FakePool, QuickDisk
 from tools.cann_sim import SimulatedCann, create, records
 
 if TYPE_CHECKING:
@@ -180,6 +180,22 @@ class Histories(RuleBasedStateMachine):
         self.dispatcher.read(job.fileno(), self.now)
         self.turn()
 
+    @precondition(lambda self: self.pool.jobs)
+    @rule(data=st.data())
+    def a_batch_is_stuck(self, data: st.DataObject) -> None:
+        """It is told so, and goes on without the kernel at which it hung."""
+        job = data.draw(self.one_of(self.pool.jobs))
+        self.now += 1e4
+        self.turn()
+        if job.unstuck:
+            self.hang(job.spec.job_id, data.draw(st.integers(0, len(job.spec.items) - 1)))
+            self.turn()
+
+    def hang(self, name: str, at: int) -> None:
+        keys = [item.key for item in self.pool.jobs[name].spec.items]
+        hung = KeyFailed(keys.pop(at), KeyOutcome.TIMED_OUT, "hung", transient=True, narrow=True, seen=Seen.WORKING)
+        self.publish(self.pool.end(name, keys, [hung]))
+
     def end(self, name: str, fate: str, at: int = 0) -> None:
         spec = self.pool.jobs[name].spec
         keys = [item.key for item in spec.items]
@@ -189,6 +205,9 @@ class Histories(RuleBasedStateMachine):
             job.tell(JobFailed("the worker was ended by SIGKILL", tuple(failed), 1.0))
         else:
             job = self.pool.end(name, made, failed)
+        self.publish(job)
+
+    def publish(self, job: FakeJob) -> None:
         self.dispatcher.read(job.fileno(), self.now)
         while self.dispatcher._publishing:
             self.dispatcher._publish(self.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +49,12 @@ def run(works: list[Work], jobs: int, done: Callable[[Work, int], None]) -> None
 
 
 def _die_if_ordered(work: Work) -> None:
-    """``crash`` and ``oom_kill`` take op_compiler itself; its children are not told."""
+    """``crash``, ``oom_kill`` and ``killed`` take op_compiler itself; its children are not told."""
     kind = work.order.kind if work.order else ""
-    if kind in ("crash", "oom_kill"):
+    if kind in ("crash", "oom_kill", "killed"):
         work.log.write_text(f"[ERROR] opc {work.target.name}: started\n")
+        if kind == "oom_kill":  # a simulation cannot have the kernel count it
+            print("[ERROR] op_compiler: MemoryError (simulated)", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV if kind == "crash" else signal.SIGKILL)
         signal.pause()
 
