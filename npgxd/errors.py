@@ -7,6 +7,7 @@ terminal, a log line and a wire reply can each show it in their own way.  ``code
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -59,6 +60,11 @@ class StoreError(NpgxError):
 
     code = "STORE"
     exit_code = 74
+
+    @property
+    def no_space(self) -> bool:
+        """Whether the disk was full, or its owner's quota."""
+        return self.data.get("errno") in {errno.ENOSPC, errno.EDQUOT}
 
 
 class ToolchainError(NpgxError):

@@ -50,6 +50,7 @@ log = logging.getLogger("npgxd")
 OnProgress = Callable[[Progress], None]
 DEADLINE_GRACE_S: Final = 1.0
 """After the caller's deadline, leasing what was settled in time and telling the daemon may take so long, at most."""
+_NOBODY_TO_TELL = frozenset({Reason.DAEMON_UNAVAILABLE, Reason.DAEMON_DRAINING})
 _FAULTS = (NpgxError, OSError, zmq.ZMQError)
 """What can go wrong between this process and the daemon; none of it is the caller's business."""
 
@@ -91,7 +92,7 @@ class Client(ArtifactClient):
         """
         with self.within(math.inf if deadline_s is None else deadline_s + DEADLINE_GRACE_S):
             outcome = self._settle(records, graph, options, deadline_s, on_progress, recompile=recompile)
-            if outcome.round:
+            if outcome.round or outcome.reason not in _NOBODY_TO_TELL:  # a refusal, too, is this process's state from now on
                 self.report(outcome.state, outcome.reason, detail=outcome.detail, graph=graph)
         return outcome
 

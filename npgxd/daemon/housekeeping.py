@@ -36,6 +36,8 @@ FIRST_PASS_S: Final = 30.0
 """How long after the start the first pass runs, at the latest."""
 RETRY_S: Final = 5.0
 """After a pass that could not make room, so long nothing is compiled before another is tried."""
+LOOK_S: Final = 10.0
+"""How often the disk is looked at: others fill it too, and a round or a view needs room also where nothing is compiled."""
 GRACE: Final = "removal_grace"
 REBUILT: Final = "the catalog was made anew, and a start and all leases of before have not passed yet"
 
@@ -72,6 +74,7 @@ class Housekeeping:
         self._next_pass: float | None = None
         self._next_flush = float("inf")
         self._no_room_until = float("-inf")
+        self._next_look = float("-inf")
         self._moves = keyer.moves
         self._last: _Last | None = None
         self.problem = ""
@@ -87,11 +90,19 @@ class Housekeeping:
         if self._keyer.moves != self._moves:
             self._moves = self._keyer.moves
             self._next_pass = now
-        if self._task is None and now >= self._next_pass:
+        if self._task is None and (now >= self._next_pass or self._is_short(now)):
             self._start(now)
         if self._task is not None and self._task.run():
             self._ended(self._task, now)
-        return now if self._task is not None else min(self._next_pass, self._flush(now))
+        return now if self._task is not None else min(self._next_pass, self._next_look, self._flush(now))
+
+    def _is_short(self, now: float) -> bool:
+        """Whether a look at the disk is due and finds too little free, which the last pass did not end with already."""
+        if now < self._next_look:
+            return False
+        self._next_look = now + LOOK_S
+        known = self._last is not None and self._last.report.short
+        return not known and self._removal.free() < int(self._settings.min_free_gb * GB)
 
     def reconfigured(self) -> None:
         """The configuration was reloaded: the next pass comes as soon as after a start, under the new limits."""

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from npgxd.daemon.rounds import Round, Settlement, named
+from npgxd.daemon.rounds import Round, Settlement, named, why_store
 from npgxd.errors import StoreError, ToolchainError
 from npgxd.store.rounds import RoundEntry
 from npgxd.wire.messages import CompileOptions, RankInfo, Rejected
@@ -164,7 +164,7 @@ class Ledger:
         try:
             self.make_durable(done)
         except StoreError as error:
-            told = Settlement(KeyOutcome.FAILED, reason=error.message, why=Reason.STORE_FAILED)
+            told = Settlement(KeyOutcome.FAILED, reason=error.message, why=why_store(error))
             done.settlements |= dict.fromkeys(done.open_keys, told)
             return False
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from npgxd.errors import NpgxError
+from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.messages import Refusal
 
 
@@ -28,4 +28,6 @@ def _refused(refusal: str, message: str, hint: str) -> Refused:
 def refusal_of(error: NpgxError) -> Refusal:
     """Any error of the tree as the reply that a client gets."""
     code = error.refusal if isinstance(error, Refused) else error.code
+    if isinstance(error, StoreError) and error.no_space:
+        code = "NO_SPACE"
     return Refusal(code=code, message=error.message[:2000], hint=error.hint[:2000])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from npgxd.daemon.flights import Need
+    from npgxd.errors import StoreError
     from npgxd.store.rounds import RoundEntry
 
 MAX_NAMED = 200
@@ -135,6 +136,11 @@ class Assembled:
     strategy: Strategy = Strategy.VIEW
     root: str = ""
     """The marker of the shared root that the kernels are in."""
+
+
+def why_store(error: StoreError) -> Reason:
+    """What a round is told when the state cannot be read or written."""
+    return Reason.NO_SPACE if error.no_space else Reason.STORE_FAILED
 
 
 def result_of(settled: Round, assembled: Assembled, gathered: int) -> RoundResult:

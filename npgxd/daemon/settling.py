@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from npgxd.daemon.rounds import Assembled
+from npgxd.daemon.rounds import Assembled, why_store
 from npgxd.errors import StoreError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Settling:
             if self._ledger.mend(done):
                 return None
             log.error("round %s has no view: %s", done.id[:8], error)
-            assembled = Assembled(None, 0, {}, problem=error.message)
+            assembled = Assembled(None, 0, {}, problem=error.message, hint=error.hint, why=why_store(error))
         return self._placing.begin(done, assembled, now)
 
     def placed(self, done: Round | None, name: str, placed: Placed, now: float) -> Assembled | None:

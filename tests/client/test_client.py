@@ -166,6 +166,7 @@ def test_failures_are_named_in_the_outcome(client, fake):
         ("CANN_VERSION", ClientState.DEGRADED, Reason.CANN_VERSION),
         ("UNSUPPORTED_SOC", ClientState.DISABLED, Reason.UNSUPPORTED_SOC),
         ("TOOLCHAIN_MISMATCH", ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH),
+        ("NO_SPACE", ClientState.DEGRADED, Reason.NO_SPACE),
         ("TOO_LARGE", ClientState.DEGRADED, Reason.REFUSED),
         ("LIMIT", ClientState.DEGRADED, Reason.REFUSED),
         ("INTERNAL", ClientState.DEGRADED, Reason.REFUSED),
@@ -173,10 +174,13 @@ def test_failures_are_named_in_the_outcome(client, fake):
     ],
 )
 def test_fc62_each_refusal_has_its_state_and_reason(client, fake, refusal, state, reason):
-    fake(script=lambda message: m.Refusal(refusal, "why", "what to do") if isinstance(message, m.Submit) else None)
+    daemon = fake(script=lambda message: m.Refusal(refusal, "why", "what to do") if isinstance(message, m.Submit) else None)
+    client.recording("model")
     outcome = client.static_kernels(RECORDS, graph="model")
     assert (outcome.state, outcome.reason, outcome.hint, outcome.view) == (state, reason, "what to do", None)
     assert "why" in outcome.detail
+    last = daemon.asked(m.Report)[-1]
+    assert (last.state, last.reason) == (state, str(reason)), "who looks at the node sees it too"
 
 
 def test_a_client_of_another_protocol_version_is_told_so(client, fake):

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from npgxd import __version__
 from npgxd.client import current
 from npgxd.wire.messages import CompileOptions
 from tools.cann_sim.reader import Reader
@@ -62,6 +63,7 @@ def main(ask: str, report: str) -> None:
     }
     check = reader.check(sorted(submitted))
     told = {
+        "npgxd": __version__,
         **rounds[-1],
         "rounds": rounds,
         "missing": len(check.missing),

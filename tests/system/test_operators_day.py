@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import Named, Rank, eventually, matmuls, named
+import small_disk
+import two_versions
+from conftest_node import REPOSITORY, Named, Rank, eventually, matmuls, named
 from systemd_machine import Machine, why_not
 
 from tools.cann_sim import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from subprocess import CompletedProcess
 
-NPGXCTL = Path(sys.executable).with_name("npgxctl")
+NPGXCTL = two_versions.HOME / "bin/npgxctl"
 CANN = ("ASCEND_HOME_PATH=/srv/cann/latest", "ASCEND_OPP_PATH=/srv/cann/latest/opp", "NPGXD_SOC=Ascend910B3")
 """What set_env.sh sets in the operator's shell, and the SoC."""
 UNITS = ("npgxd.service", "npgxd.socket", "npgxd-admin.socket")
+DISK = 32 << 20
+MIN_FREE = "[store]\nmin_free_gb = 0.002\n"
+"""2 MB must stay free on that disk."""
 ADD = named(records.elementwise("Add", [16, 8], "float16"))
 
 
 class Operator:
     """Root in a shell of the machine."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, older: Path, newer: Path) -> None:
         self.machine = machine
+        self.older, self.newer = older, newer
+        self.disk: small_disk.SmallDisk | None = None
 
     def npgxctl(self, *words: str) -> CompletedProcess[str]:
         return self.machine.done("env", *CANN, "COLUMNS=100", str(NPGXCTL), *words)
@@ -58,6 +64,7 @@ class Operator:
                 TORCHELASTIC_RUN_ID=name,
                 MASTER_ADDR="localhost",
                 MASTER_PORT="1",
+                PYTHONPATH=f"{two_versions.PACKAGES}:{REPOSITORY}",  # the npgxd that is installed, with the tests' simulated CANN
             )
             for rank, items in enumerate(lists)
         ]
@@ -71,11 +78,12 @@ class Operator:
 def operator(tmp_path: Path) -> Iterator[Operator]:
     if why_not():
         pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    if not NPGXCTL.exists():
-        pytest.skip(f"NOT TESTED: an operator's day: there is no {NPGXCTL}; install npgxd into this environment")
+    if why := two_versions.why_not() or small_disk.why_not():
+        pytest.skip(f"NOT TESTED: an operator's day: {why}")
     machine = Machine(tmp_path, bare=True)
     try:
-        yield Operator(machine)
+        wheels = machine.srv / "wheels"
+        yield Operator(machine, *(two_versions.wheel(wheels, version) for version in (two_versions.OLDER, two_versions.NEWER)))
     finally:
         machine.close()
 
@@ -94,16 +102,34 @@ def test_an_operators_day(operator: Operator) -> None:
 
 
 def install(operator: Operator) -> None:
+    """A virtual environment of npgxd's own, and a disk of its own for the state."""
     machine = operator.machine
     machine.boot()
+    two_versions.make_environment(machine)
+    two_versions.install(machine, operator.older)
     planned = operator.told("install-units", "--dry-run")
     assert (planned["toolchain"], {each["done"] for each in planned["files"]}) == ("found", {"written"})
     assert not (machine.etc / "npgxd").exists(), "a dry run changes nothing"
     assert "systemctl enable --now npgxd" in operator.page("install-units")
+    operator.disk = small_disk.SmallDisk(machine, "/srv/disk", DISK)
+    keep_the_state_at(operator, "/srv/disk/npgxd")
+    (machine.etc / "npgxd/npgxd.toml.d").mkdir()
+    (machine.etc / "npgxd/npgxd.toml.d/space.toml").write_text(MIN_FREE)
     machine.systemctl("enable", "--now", "npgxd")
     assert [machine.show(unit)["ActiveState"] for unit in UNITS] == ["active"] * 3, machine.journal()
     assert "Ascend910B3" in operator.page("status")
-    assert "nothing is wrong" in operator.page("doctor")
+    assert operator.told("status")["daemon"]["version"] == two_versions.OLDER
+    findings = operator.told("doctor", code=1)["findings"]
+    assert ["are free on its disk" in each["text"] for each in findings if each["grade"] == "bad"] == [True], findings
+
+
+def keep_the_state_at(operator: Operator, place: str) -> None:
+    """As docs/operations.md says."""
+    machine = operator.machine
+    machine.run("mkdir", "-p", place, "/var/lib/npgxd")
+    (machine.etc / "fstab").write_text(f"{place} /var/lib/npgxd none bind\n")
+    machine.systemctl("daemon-reload")
+    machine.run("mount", "/var/lib/npgxd")
 
 
 def two_jobs(operator: Operator) -> list[Rank]:
@@ -157,38 +183,49 @@ def mend_an_operator(operator: Operator) -> None:
 
 
 def upgrade_under_a_running_job(operator: Operator, serving: list[Rank]) -> None:
-    """Kernels and leases stay, and a rank that asks for more is served by the new daemon."""
+    """Kernels and leases of the older version stay, and its ranks are served by the newer one when they ask for more."""
     machine = operator.machine
-    before = machine.show()["MainPID"]
+    before, kernels = machine.show()["MainPID"], operator.told("status")["kernels"]["count"]
+    two_versions.install(machine, operator.newer)
     machine.systemctl("restart", "npgxd")
     assert machine.show()["MainPID"] != before
+    told = operator.told("status")
+    assert (told["daemon"]["version"], told["kernels"]["count"]) == (two_versions.NEWER, kernels)
     operator.page("gc")
     (machine.srv / "ranks" / "go").touch()
     for rank in serving:
         outcome = rank.outcome()
         assert (outcome["state"], outcome["compiled"]) == ("INSTALLED", 2), f"{outcome}\n{rank.error()}\n{machine.journal()}"
         assert (outcome["missing"], outcome["torn"]) == (0, 0), "kernels of before the upgrade too"
+        assert outcome["npgxd"] == two_versions.OLDER
+    (later,) = operator.job("upgraded", matmuls(16, 32, 48))
+    outcome = later.outcome()
+    assert (outcome["npgxd"], outcome["reason"], outcome["missing"]) == (two_versions.NEWER, "hit", 0), outcome
+    later.end()
 
 
 def run_out_of_space_and_recover(operator: Operator) -> None:
-    """Without space what is there is served, and nothing is lost; with space it is compiled."""
-    machine = operator.machine
-    drop_in = machine.etc / "npgxd" / "npgxd.toml.d" / "space.toml"
-    drop_in.parent.mkdir()
-    drop_in.write_text("[store]\nmin_free_gb = 1000000.0\n")
-    reload(operator)
-    full = operator.job("late", matmuls(16), matmuls(128))
-    outcomes = [rank.outcome() for rank in full]
-    assert [(each["state"], each["missing"]) for each in outcomes] == [("INSTALLED", 0), ("DEGRADED", 1)]
-    assert outcomes[1]["reason"] == "no_space"
+    """With a disk that is full to the last byte what is there is served, and nothing is lost; with space it is compiled."""
+    machine, disk = operator.machine, operator.disk
+    assert disk is not None
+    disk.fill()
+    (late,) = operator.job("late", matmuls(128))
+    assert (late.outcome()["state"], late.outcome()["reason"]) == ("DEGRADED", "no_space"), machine.journal()
     shown = operator.page("status", code=3)
     assert "NO SPACE" in shown, shown
-    assert "no_space" in shown, shown
+    late.end()
     assert "nothing is compiled" in operator.page("doctor", code=1)
+    machine.systemctl("restart", "npgxd")
+    eventually(lambda: operator.told("status")["removal"]["last"], "what nobody holds has gone to make room")
+    full = operator.job("late", matmuls(16, 32), matmuls(128))
+    outcomes = [rank.outcome() for rank in full]
+    assert [(each["state"], each["reason"], each["missing"]) for each in outcomes] == [
+        ("INSTALLED", "hit", 0),
+        ("DEGRADED", "no_space", 1),
+    ], f"what a job holds is there for others too: {outcomes}\n{machine.journal()}"
     for rank in full:
         rank.end()
-    drop_in.unlink()
-    reload(operator)
+    disk.clear()
     (fits,) = operator.job("late", matmuls(128))
     assert (fits.outcome()["state"], fits.outcome()["missing"]) == ("INSTALLED", 0), machine.journal()
     assert "NO SPACE" not in operator.page("status")
@@ -221,12 +258,10 @@ def move_the_state(operator: Operator) -> None:
     rank.end()
     before = operator.compiled()
     machine.systemctl("stop", *UNITS)
-    machine.run("mv", "/var/lib/npgxd", "/srv/moved")
-    machine.run("mkdir", "/var/lib/npgxd")
-    with (machine.etc / "fstab").open("a") as fstab:
-        fstab.write("/srv/moved /var/lib/npgxd none bind\n")
-    machine.systemctl("daemon-reload")
-    machine.run("mount", "/var/lib/npgxd")
+    machine.run("umount", "/var/lib/npgxd")
+    machine.run("mv", "/srv/disk/npgxd", "/srv/moved")
+    machine.run("umount", "/srv/disk")
+    keep_the_state_at(operator, "/srv/moved")
     machine.systemctl("start", "npgxd")
     (rank,) = operator.job("moved", everything)
     outcome = rank.outcome()
