@@ -1,6 +1,7 @@
 """Who still waits for a round: its process, one that took it over, or nobody; and when nobody has for too long.
 
-A rank that ends, or loses its connection, is given a moment to come back.  After that its keys drop to the background, where every
+A rank that ends, or loses its connection, is given a moment to come back; one that says that it waits no more, at its deadline for
+example, is not, though its process lives on.  After that its keys drop to the background, where every
 waiting rank comes first, and after ``[compile] background_s`` what is still queued of them is given up, and told so.
 """
 
@@ -38,6 +39,7 @@ class Attendance:
     def begin(self, taken: Round, now: float) -> None:
         """A round is under way. What an administrator imports is nobody's from the start, and is kept however long it takes."""
         self._rounds[taken.id] = taken
+        taken.given_up = False
         taken.left_at = None if self._is_there(taken) else now
         taken.background = taken.imported
         self._next_check = min(self._next_check, now + CHECK_S)
@@ -46,8 +48,17 @@ class Attendance:
         """It is settled."""
         self._rounds.pop(name, None)
 
+    def gave_up(self, taken: Round, now: float) -> bool:
+        """Its process says that it waits no more for it; whether that is news."""
+        if taken.id not in self._rounds or taken.given_up or taken.imported:
+            return False
+        taken.given_up, taken.background = True, True
+        taken.left_at = now if taken.left_at is None else taken.left_at
+        return True
+
     def returned(self, taken: Round) -> bool:
         """A process asks for a round; whether that brings it back to the front."""
+        taken.given_up = False
         back = taken.background and self._is_there(taken)
         if self._is_there(taken):
             taken.left_at, taken.background = None, False
@@ -78,4 +89,4 @@ class Attendance:
         return self._next_check
 
     def _is_there(self, taken: Round) -> bool:
-        return self._sessions.is_open(taken.session)
+        return not taken.given_up and self._sessions.is_open(taken.session)

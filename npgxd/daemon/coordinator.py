@@ -165,6 +165,13 @@ class Coordinator:
         self.quotas.charge(taken.id, taken.uid, taken.open_keys, taken.size)
         self._attendance.begin(taken, now)
 
+    def gave_up(self, session: Session, graph: str, now: float) -> None:
+        """A process runs a graph without its kernels from now on: nobody waits for its rounds of that graph any more."""
+        for left in [r for r in self.rounds.values() if r.session == session.id and r.graph == graph and r.result is None]:
+            if self._attendance.gave_up(left, now):
+                log.info("pid %d waits no more for round %s: it goes on in the background", session.peer.pid, left.id[:8])
+                self.flights.attend(left.waiter, left.open_keys, now)
+
     # ---- groups ------------------------------------------------------------------------------------------------------
 
     def _join_group(self, taken: Round, session: Session, now: float) -> None:

@@ -170,6 +170,7 @@ class Handlers:
         session.tell(report.state, now, reason=report.reason, detail=report.detail, graph=report.graph)
         if report.state is ClientState.DEGRADED:
             self._leave_alone(session, report.graph)
+            self._coordinator.gave_up(session, report.graph, now)
         if report.state is not ClientState.RECORDING:
             reason, detail = one_line(report.reason, limits.MAX_NAME), one_line(report.detail, limits.MAX_TEXT)
             settled = self._coordinator.rounds.get(session.round)
@@ -217,7 +218,7 @@ class Handlers:
 
     def _follow(self, session: Session, follow: messages.Follow, _frames: tuple[bytes, ...], now: float) -> Reply:
         asked = self._coordinator.round_of(session, follow.round)
-        if asked.session != session.id:
+        if asked.session != session.id or asked.given_up:
             asked = self._coordinator.adopt(asked, session, now)
         if asked.result is None:
             self.followers.setdefault(asked.id, set()).add(session.identity)

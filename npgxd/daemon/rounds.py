@@ -69,6 +69,8 @@ class Round:
     renewals: int = 0
     left_at: float | None = None
     """Since when no process waits for it; None: one does."""
+    given_up: bool = False
+    """Whether its process has said that it waits no more for it."""
     background: bool = False
     """Whether every round that a process waits for comes first."""
     size: int = 0

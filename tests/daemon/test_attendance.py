@@ -9,7 +9,9 @@ import pytest
 from npgxd.compile import Slots, Terms, next_batch
 from npgxd.daemon.attendance import GRACE_S
 from npgxd.wire.credentials import PeerCredentials
+from npgxd.wire.messages import Follow, Report
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
+from tools.cann_sim import records
 
 OTHER = PeerCredentials(os.getuid() + 1, os.getgid(), 0)
 GROUP = {"run_id": "r", "world_size": 4, "local_world_size": 4}
@@ -85,6 +87,36 @@ def test_a_rank_that_comes_back_brings_its_keys_to_the_front_again(parts) -> Non
     assert again is taken
     assert lines(parts) == {False: 1, True: 0}
     parts.coordinator.tick(EXPIRED + 100)
+    assert taken.result is None
+
+
+def gives_up(parts, session, graph: str, now: float) -> None:
+    said = Report(state=ClientState.DEGRADED, reason=str(Reason.DEADLINE), graph=graph)
+    parts.handlers.handle(session.identity, session.peer, said, (), now)
+
+
+def test_a_rank_past_its_deadline_is_no_waiter_any_more_though_its_process_lives_on(parts) -> None:
+    session = parts.session()
+    given_up = parts.take(session, records.matmul(16, 32, 64), graph="0")
+    awaited = parts.take(session, records.matmul(32, 32, 64), graph="1")
+    gives_up(parts, session, "0", 5.0)
+    assert lines(parts) == {False: 1, True: 1}
+    parts.coordinator.tick(1.0 + LATER)
+    assert lines(parts) == {False: 1, True: 1}, "its process being there changes nothing"
+    parts.coordinator.tick(5.0 + EXPIRED)
+    assert given_up.result is not None
+    assert {told.outcome for told in given_up.settlements.values()} == {KeyOutcome.EXPIRED}
+    assert awaited.result is None
+
+
+def test_a_rank_that_gave_up_and_follows_its_round_again_waits_again(parts) -> None:
+    session = parts.session()
+    taken = parts.take(session, records.matmul(16, 32, 64), graph="0")
+    gives_up(parts, session, "0", 5.0)
+    assert lines(parts) == {False: 0, True: 1}
+    parts.handlers.handle(session.identity, session.peer, Follow(round=taken.id), (), 6.0)
+    assert lines(parts) == {False: 1, True: 0}
+    parts.coordinator.tick(EXPIRED + 100.0)
     assert taken.result is None
 
 

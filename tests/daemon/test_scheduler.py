@@ -118,6 +118,13 @@ class Histories(RuleBasedStateMachine):
         session = self.ranks.pop(data.draw(st.integers(0, len(self.ranks) - 1)))
         self.sessions.end(session)
 
+    @precondition(lambda self: self.ranks)
+    @rule(data=st.data())
+    def give_up_waiting(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from(range(len(self.ranks))))
+        self.coordinator.gave_up(self.ranks[session], "", self.now)
+        self.turn()
+
     @precondition(lambda self: self.rounds)
     @rule(data=st.data())
     def come_back(self, data: st.DataObject) -> None:
