@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.ask import cache_document
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, clean, counted, duration, size
+from npgxd.cli.document import Node, clean, duration, size
 from npgxd.cli.exits import CACHE_TABLE, Exit
 from npgxd.cli.page import Line, Tone, show
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire import admin
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

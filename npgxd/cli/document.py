@@ -90,8 +90,3 @@ def size(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from npgxd.cli.admin_ask import SCHEMA, Admin
 from npgxd.cli.ask import explained_document
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted, duration
+from npgxd.cli.document import Node, duration
 from npgxd.cli.exits import EXPLAIN_TABLE, Exit
 from npgxd.cli.page import Line, Tone, show
 from npgxd.errors import ConfigError, ProtocolError, RequestRefused
 from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, find_socket, probe
 from npgxd.wire.explain_messages import WHAT_HELP, Explain
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState
 
 if TYPE_CHECKING:
@@ -161,7 +162,11 @@ def _job(job: Node, now: float) -> list[Line]:
     lines = [Line("job", text, tone, mark=outcome)]
     if job.text("command", ""):
         code = job.text("exit_code", "none")
-        told = "" if job.flag("running") else f" (exit status {code}; {job.count('compiled')} of {job.count('keys')} kernels)"
+        told = (
+            ""
+            if job.flag("running")
+            else f" (exit status {code}; {job.count('compiled')} of {counted(job.count('keys'), 'kernel')})"
+        )
         lines.append(Line("command", job.text("command") + told, indent=2))
     if job.text("directory", ""):
         lines.append(Line("logs", job.text("directory"), indent=2))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted
+from npgxd.cli.document import Node
 from npgxd.cli.exits import IMPORT_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.client.dump import read_dump
@@ -20,6 +20,7 @@ from npgxd.errors import ConfigError
 from npgxd.store.plain import chunks, open_plain
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import pack_records
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -116,7 +117,8 @@ def page(document: object, *, trusted: bool, there: int) -> list[Line]:
     """The answer as lines. ``there``: run packages that lie in the tree."""
     said = Node(document)
     text = f"{counted(said.count('unique'), 'different record')} of {counted(said.count('folders'), 'folder')}: "
-    text += f"{said.count('present')} present already, {said.count('trusted')} kernels taken as trusted, {said.count('queued')} queued"
+    taken = counted(said.count("trusted"), "kernel")
+    text += f"{said.count('present')} present already, {taken} taken as trusted, {said.count('queued')} queued"
     lines = [Line("imported", text, Tone.GOOD)]
     if said.count("queued"):
         lines.append(Line("", "queued records are compiled in the background; npgxctl status shows how far they are", indent=2))

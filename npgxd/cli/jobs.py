@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.cli.ask import status_document
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted
+from npgxd.cli.document import Node
 from npgxd.cli.exits import ASK_TABLE, Exit
 from npgxd.cli.page import Line, Tone, show
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, clean, counted, duration
+from npgxd.cli.document import Node, clean, duration
 from npgxd.cli.exits import LOGS_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.errors import ConfigError, ProtocolError, RequestRefused
 from npgxd.wire import admin
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse

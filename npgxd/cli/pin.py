@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted
+from npgxd.cli.document import Node
 from npgxd.cli.exits import ADMIN_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire import admin
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted
+from npgxd.cli.document import Node
 from npgxd.cli.exits import RETRY_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire import admin
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 _DIGITS = 12
+_KEY = re.compile(r"[0-9a-f]{4,64}")
+_OPERATOR = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
     """Forget them; 1 if nothing of that was remembered."""
     try:
         message = admin.Retry.parse({"keys": list(options.keys), "op_type": options.op, "all": options.all})
-    except ProtocolError as error:
-        raise ConfigError(f"that names no kernels: {error.message}", hint="give the first 4 or more digits of keys") from None
+    except ProtocolError:
+        raise _misnamed(options.keys, options.op) from None
     with Admin(options.socket) as daemon:
         document = daemon.ask(message)
     root = Node(document)
@@ -41,6 +46,18 @@ def run(options: argparse.Namespace) -> int:
     for key in root.names("unknown"):
         print(f"npgxctl: no failure is remembered under {key}", file=sys.stderr)
     return Exit.OK if root.count("forgotten") + root.count("churn") and not root.names("unknown") else Exit.PROBLEMS
+
+
+def _misnamed(keys: Sequence[str], operator: str) -> ConfigError:
+    """What is wrong with the names that were given, and what to type instead."""
+    if operator:
+        return ConfigError(f"{operator!r} is no operator's name", hint="npgxctl status names the operators that failed")
+    strange = next((key for key in keys if not _KEY.fullmatch(key)), "")
+    named = f"; for all kernels of an operator: npgxctl retry --op {strange}" if _OPERATOR.fullmatch(strange) else ""
+    return ConfigError(
+        f"{strange!r} is no beginning of a kernel's key (4 or more of 0-9 and a-f)",
+        hint=f"npgxctl status shows the keys of kernels that failed{named}",
+    )
 
 
 def _page(root: Node) -> list[Line]:

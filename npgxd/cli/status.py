@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from npgxd.cli.ask import status_document
 from npgxd.cli.cache import summary_line
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, clean, counted, duration, size
+from npgxd.cli.document import Node, clean, duration, size
 from npgxd.cli.exits import STATUS_TABLE, Exit
 from npgxd.cli.page import Line, Tone, show
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _removal(removal: Node) -> list[Line]:
     if removal.count("pinned"):
         facts.append(f"{removal.count('pinned')} pinned")
     if last:
-        did = f"removed {last.count('removed')} of {last.count('scanned')} kernels, {size(last.number('freed_bytes'))}"
+        did = f"removed {last.count('removed')} of {counted(last.count('scanned'), 'kernel')}, {size(last.number('freed_bytes'))}"
         facts.append(f"last gc {duration(last.number('ago_s'))} ago {did}")
     if removal.flag("running"):
         facts.append("gc under way")
@@ -258,7 +259,8 @@ def _failures(failures: list[Node], now: float) -> list[Line]:
 
 def _churn(call: Node) -> Line:
     graph = f"graph {call.text('graph')}" if call.text("graph", "") else "all graphs"
-    text = f"{call.text('what')} changed in {call.count('rounds')} rounds of {graph}, job {call.text('job')}, {call.text('process')}: "
+    rounds = counted(call.count("rounds"), "round")
+    text = f"{call.text('what')} changed in {rounds} of {graph}, job {call.text('job')}, {call.text('process')}: "
     text += f"{counted(call.count('not_compiled'), 'kernel was', 'kernels were')} not compiled for it; {call.text('remedy')}, "
     text += f"or raise {call.text('option')}; npgxctl retry --op {call.text('op_type')} counts anew"
     return Line("churn", text, Tone.BAD, mark=call.text("op_type"))

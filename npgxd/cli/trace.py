@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from npgxd.cli.ask import trace_document
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted
+from npgxd.cli.document import Node
 from npgxd.cli.exits import ASK_TABLE, Exit
 from npgxd.errors import ConfigError, ProtocolError
 from npgxd.wire.observe_messages import JOB_HELP, Trace
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse

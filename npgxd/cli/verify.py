@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from npgxd.cli.admin_ask import Admin, add_options, tell
 from npgxd.cli.commands import Command
-from npgxd.cli.document import Node, counted, size
+from npgxd.cli.document import Node, size
 from npgxd.cli.exits import VERIFY_TABLE, Exit
 from npgxd.cli.page import Line, Tone
 from npgxd.wire import admin
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     import argparse

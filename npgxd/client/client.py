@@ -37,6 +37,7 @@ from npgxd.wire.messages import (
     ToolchainIdentity,
     Welcome,
 )
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState, Reason
 
 if TYPE_CHECKING:
@@ -306,6 +307,6 @@ def _with_rejected(outcome: Outcome, rejected: Sequence[Rejected]) -> Outcome:
         return outcome
     outcome = replace(outcome, rejected=(*rejected, *outcome.rejected))
     if outcome.state is ClientState.INSTALLED or outcome.reason is Reason.NOTHING_TO_COMPILE:
-        detail = f"{len(outcome.rejected)} of {outcome.records} records cannot be used: {rejected[0].name}: {rejected[0].reason}"
+        detail = f"{len(outcome.rejected)} of {counted(outcome.records, 'record')} cannot be used: {rejected[0].name}: {rejected[0].reason}"
         return replace(outcome, state=ClientState.DEGRADED, reason=Reason.BAD_RECORDS, detail=detail)
     return outcome

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.client.outcome import Outcome
 from npgxd.errors import NpgxError, RequestRefused
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState, Reason, Strategy
 
 if TYPE_CHECKING:
@@ -91,24 +92,26 @@ def settled_outcome(settled: RoundProgress, fetched: Fetched) -> Outcome:
 def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
     match result.reason:
         case Reason.COMPILE_FAILED | Reason.NO_SPACE | Reason.STORE_FAILED if result.failures:
-            return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels could not be compiled: " + _first(
-                result.failures
-            ), (
-                "these operators run with dynamic kernels; npgxctl explain says more of a key or pid: once the cause is gone, "
-                "npgxctl retry has what is remembered as failed compiled again"
+            return (
+                f"{max(result.failed, len(result.failures))} of {counted(settled.unique, 'kernel')} could not be compiled: "
+                + _first(result.failures),
+                (
+                    "these operators run with dynamic kernels; npgxctl explain says more of a key or pid: once the cause is gone, "
+                    "npgxctl retry has what is remembered as failed compiled again"
+                ),
             )
         case Reason.CHURN if result.failures:
-            return f"{max(result.failed, len(result.failures))} of {settled.unique} kernels were not compiled: " + _first(
+            return f"{max(result.failed, len(result.failures))} of {counted(settled.unique, 'kernel')} not compiled: " + _first(
                 result.failures
             ), "these operators run with dynamic kernels; npgxctl status shows what keeps changing"
         case Reason.RESTART_NEEDED | Reason.SHADOWED:
-            return f"{len(result.shadowed)} of {settled.unique} kernels cannot take effect in this process: " + _first(
+            return f"{len(result.shadowed)} of {counted(settled.unique, 'kernel')} cannot take effect in this process: " + _first(
                 result.shadowed
             ), "restart the process to load them" if result.reason is Reason.RESTART_NEEDED else "another kernel has their place"
         case Reason.BAD_RECORDS:
             first = f": {settled.rejected[0].name}: {settled.rejected[0].reason}" if settled.rejected else ""
             return (
-                f"{len(settled.rejected)} of {settled.records} records cannot be used{first}",
+                f"{len(settled.rejected)} of {counted(settled.records, 'record')} cannot be used{first}",
                 "these operators are not covered",
             )
         case _:

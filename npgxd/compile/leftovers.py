@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.compile import ending, processes
 from npgxd.compile.directory import Identity, JobDirectory, Owner
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +36,7 @@ class Leftovers:
     def __iter__(self) -> Iterator[str]:
         """A line for each thing worth a warning."""
         if self.jobs:
-            yield f"ended {self.ended} processes of {len(self.jobs)} jobs: {', '.join(self.jobs)}"
+            yield f"ended {counted(self.ended, 'process', 'processes')} of {counted(len(self.jobs), 'job')}: {', '.join(self.jobs)}"
         yield from (f"{process} does not end" for process in self.stuck)
 
 

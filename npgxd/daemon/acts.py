@@ -12,6 +12,7 @@ from npgxd.daemon.slices import Task
 from npgxd.oplib.checking import Checking, Findings
 from npgxd.wire import admin
 from npgxd.wire.explain_messages import Explain
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,7 @@ class Acts:
             raise Refused("BAD_REQUEST", "retry is for keys, for one operator, or for all", hint="name one of them")
         gone = self._stores.history.forget(keys=asked.keys or None, op_type=asked.op_type or None)
         again = 0 if asked.keys else self._coordinator.churn.forget(asked.op_type)
-        log.info("retry: forgot %d failures and %d operator calls that keep changing", len(gone), again)
+        log.info("retry: forgot %s and %s that kept changing", counted(len(gone), "failure"), counted(again, "operator call"))
         return {
             "forgotten": len(gone),
             "churn": again,
@@ -140,7 +141,8 @@ class Acts:
             raise Refused("NOTHING_FOUND", f"nothing is known under the key {key}", hint="npgxctl cache lists keys")
         store.remove([row.id for row in entries])
         forgotten = store.memory.forget([verdict.id for verdict in verdicts])
-        log.info("compile cache: removed %d entries under %r, forgot %d verdicts", len(entries), key, forgotten)
+        removed = counted(len(entries), "entry", "entries")
+        log.info("compile cache: removed %s under %r, forgot %s", removed, key, counted(forgotten, "verdict"))
         return {"removed": len(entries), "bytes": sum(row.size for row in entries), "forgotten": forgotten}
 
     # ---- pins --------------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Acts:
         pins = {pin.name for pin in self._stores.pins.all()} - {what}
         self._coordinator.quotas.check_pin(len(pins))
         pin = self._stores.pins.put(what, keys, time.time())
-        log.info("pinned %d kernels as %s", len(pin.keys), what)
+        log.info("pinned %s as %s", counted(len(pin.keys), "kernel"), what)
         return {"pin": self._shown(pin)}
 
     def _unpin(self, what: str) -> dict[str, Any]:

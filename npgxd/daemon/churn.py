@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from npgxd.wire.printable import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -178,7 +180,7 @@ class Churn:
     def _reason(self, call: _Call) -> str:
         whose = "graph" if call.graph.name else "process"
         return (
-            f"its {call.what} changed in {call.rounds} rounds of this {whose}: no more of its values are compiled "
+            f"its {call.what} changed in {counted(call.rounds, 'round')} of this {whose}: no more of its values are compiled "
             f"([limits] churn_{call.what} = {self._most(call.what)}); {_REMEDY[call.what]}"
         )
 

@@ -27,6 +27,7 @@ from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
 from npgxd.daemon.settling import Settling
 from npgxd.daemon.tracing import Mark, Tracing
 from npgxd.daemon.windows import Windows
+from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome, Reason, RoundState
 
 if TYPE_CHECKING:
@@ -294,8 +295,17 @@ class Coordinator:
         self.changed.add(done.id)
         told = done.result
         log.info(
-            "round %s of job %s: %s(%s), %d kernels: %d hit, %d compiled, %d failed",
-            *(done.id[:8], done.job, told.state, told.reason, len(done.needs), told.hits, told.compiled, told.failed),
+            "round %s of job %s: %s(%s), %s: %d hit, %d compiled, %d failed",
+            *(
+                done.id[:8],
+                done.job,
+                told.state,
+                told.reason,
+                counted(len(done.needs), "kernel"),
+                told.hits,
+                told.compiled,
+                told.failed,
+            ),
         )
 
     # ---- questions ---------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from npgxd.daemon.tracing import Mark
 from npgxd.daemon.tries import Try
 from npgxd.errors import NpgxError
 from npgxd.oplib.shared_root_place import LibraryError
+from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome, Reason
 
 if TYPE_CHECKING:
@@ -254,9 +255,9 @@ class Dispatcher:
         self._coordinator.compiling(needs, now)
         self._stuck.began(job, needs, now)
         log.info(
-            "job %s: compiling %d kernels with -j %d for %s, about %.0f s",
+            "job %s: compiling %s with -j %d for %s, about %.0f s",
             spec.job_id,
-            len(needs),
+            counted(len(needs), "kernel"),
             spec.jobs,
             ", ".join(planned.queues),
             estimate_s,

@@ -17,6 +17,7 @@ from npgxd.errors import NpgxError, StoreError
 from npgxd.oplib.removal import Budget, Marks, Removal, Report
 from npgxd.oplib.sweeping import Step
 from npgxd.store.past import REMOVED
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -227,7 +228,7 @@ class Housekeeping:
         try:
             self._stores.past.gone([victim.key for victim in report.victims], REMOVED)
         except StoreError as error:
-            log.error("it is not remembered that %d kernels were removed: %s", report.removed, error)
+            log.error("it is not remembered that %s removed: %s", counted(report.removed, "kernel was", "kernels were"), error)
 
     def _marking(self, now: float) -> Generator[Step, None, Marks]:
         """Everything that somebody needs: leases, rounds that are not settled, views that were just told; pins are looked at apart."""

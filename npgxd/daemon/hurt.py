@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from npgxd.errors import StoreError
+from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState, Reason
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Hurt:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _count(self, kernels: int, what: str) -> None:
-        log.warning("the op library was damaged by others (%s): %d kernels are put back from the store", what, kernels)
+        back = counted(kernels, "kernel is", "kernels are")
+        log.warning("the op library was damaged by others (%s): %s put back from the store", what, back)
         count = self._damage["count"]
         self._damage = {
             "count": (count if isinstance(count, int) else 0) + 1,

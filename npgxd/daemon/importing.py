@@ -23,6 +23,7 @@ from npgxd.oplib.sweeping import Step
 from npgxd.store.rounds import RoundEntry
 from npgxd.wire.codec import unpack_records
 from npgxd.wire.messages import CompileOptions, RankInfo
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -161,11 +162,11 @@ class Importer:
             self._accept(missing[start : start + ROUND], asked.label, peer)
             yield Step("queueing", start, len(missing))
         log.info(
-            "import %s: %d records, %d present, %d kernels taken, %d queued, %d rejected",
+            "import %s: %s, %d present, %s taken, %d queued, %d rejected",
             asked.label or "(no name)",
-            len(upload.records),
+            counted(len(upload.records), "record"),
             before,
-            len(known) - before,
+            counted(len(known) - before, "kernel"),
             len(missing),
             len(rejected),
         )
@@ -255,7 +256,7 @@ class Importer:
         except NpgxError as error:
             notes.append(f"{name}: {error}")
             return
-        log.info("import: %d kernels taken from %s, as trusted by an administrator", len(published), name)
+        log.info("import: %s taken from %s, as trusted by an administrator", counted(len(published), "kernel"), name)
         self._coordinator.landed([kernel for kernel in published if kernel.key in self._coordinator.flights], self._now)
 
     def _drop_uploads(self) -> None:

@@ -24,6 +24,7 @@ from npgxd.daemon.log_lines import set_up as set_up_log
 from npgxd.daemon.notify import notify
 from npgxd.errors import NpgxError
 from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,12 +87,12 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     resumed = service.resume()
     notify("READY=1", f"STATUS={service.describe()}", f"MAINPID={os.getpid()}")
     log.info(
-        "READY after %.0f ms at %s: state %s, %d kernels, %d rounds resumed, %s",
+        "READY after %.0f ms at %s: state %s, %s, %s resumed, %s",
         (time.monotonic() - begun) * 1000,
         config.socket,
         config.state_dir,
-        stores.kernels.count(),
-        resumed,
+        counted(stores.kernels.count(), "kernel"),
+        counted(resumed, "round"),
         keyer.describe(),
     )
     service.run()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.daemon.rounds import Settlement
 from npgxd.errors import StoreError
+from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome, Reason
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Outcomes:
         for flight in self._flights.drop_waiting():
             touched |= self._tell(flight, Settlement(outcome, reason=reason, why=why))
         if touched:
-            log.error("%d rounds are told: %s", len(touched), reason)
+            log.error("%s told: %s", counted(len(touched), "round is", "rounds are"), reason)
         return touched
 
     def expired(self, taken: Round, waited_s: float) -> set[str]:
@@ -76,7 +77,8 @@ class Outcomes:
         if not left:
             return set()
         self._stores.count(expired=len(left))
-        log.warning("round %s of job %s: %d kernels are not compiled: %s", taken.id[:8], taken.job, len(left), reason)
+        lost = counted(len(left), "kernel is", "kernels are")
+        log.warning("round %s of job %s: %s not compiled: %s", taken.id[:8], taken.job, lost, reason)
         return {taken.id}
 
     def _tell(self, flight: Flight, settlement: Settlement) -> set[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from npgxd.compile import KeyFailed
 from npgxd.daemon.metrics_histograms import KERNEL_COMPILE
 from npgxd.errors import StoreError
+from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
@@ -89,10 +90,18 @@ class Publishing:
         except StoreError as error:
             log.error("after job %s: %s", begun.job, error)
         notes = "".join(f"; {note}" for note in begun.result.notes[:3])
-        log.info("job %s: %d of %d kernels in %.1f s%s", begun.job, begun.published, len(begun.needs), begun.result.wall_s, notes)
+        log.info(
+            "job %s: %d of %s in %.1f s%s",
+            begun.job,
+            begun.published,
+            counted(len(begun.needs), "kernel"),
+            begun.result.wall_s,
+            notes,
+        )
         moved = {*begun.moved, *(one.key for one in begun.failed if not self._keyer.is_current(begun.needs[one.key]))}
         if moved:
-            log.warning("the toolchain changed while job %s ran: %d keys are asked for anew", begun.job, len(moved))
+            anew = counted(len(moved), "kernel is", "kernels are")
+            log.warning("the toolchain changed while job %s ran: %s asked for anew", begun.job, anew)
             self._coordinator.moved(moved, now)
         return [one for one in begun.failed if one.key not in moved]
 

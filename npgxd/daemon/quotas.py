@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from npgxd.daemon.refusals import Refused
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,16 +53,16 @@ class Quotas:
         limits, has = self._limits, self._accounts.get(uid, _Account())
         more = sum(key not in has.keys for key in keys)
         if has.rounds + 1 > limits.rounds:
-            raise _refused(uid, f"{has.rounds} unsettled rounds", "rounds", limits.rounds)
+            raise _refused(uid, counted(has.rounds, "unsettled round"), "rounds", limits.rounds)
         if has.size + size > limits.records_mb * MB:
             told = f"{has.size / MB:.1f} MB of records in unsettled rounds, and {size / MB:.1f} MB more were sent"
             raise _refused(uid, told, "records_mb", limits.records_mb)
         if len(has.keys) + more > limits.keys:
-            raise _refused(uid, f"{len(has.keys)} kernels under way, and asked for {more} more", "keys", limits.keys)
+            raise _refused(uid, f"{counted(len(has.keys), 'kernel')} under way, and asked for {more} more", "keys", limits.keys)
         if self._queued + more > limits.queue and len(has.keys) + more > self._share(uid):
             raise Refused(
                 "LIMIT",
-                f"{self._queued} kernels are under way on this node, of at most {limits.queue} ([limits] queue); "
+                f"{counted(self._queued, 'kernel is', 'kernels are')} under way on this node, of at most {limits.queue} ([limits] queue); "
                 f"user {uid} has {len(has.keys)} of them and asked for {more} more",
                 hint="submit the round again when some are done (npgxctl status), or let an administrator raise the limit",
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.uploads import TooMuch
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from npgxd.config import CacheSection
@@ -50,10 +51,10 @@ class Room:
         """Remove what was not used for longest until one more entry fits; Refused (``LIMIT``) if that is too much at once."""
         settings, rows = self._settings, self._stores.artifacts.rows
         count, taken = rows.totals(uid)
-        why = f"user {uid} has {count} entries of {taken / MB:.0f} MB"
+        why = f"user {uid} has {counted(count, 'entry', 'entries')} of {taken / MB:.0f} MB"
         self._push_out(uid, over=taken + size - int(settings.max_uid_gb * GB), entries=count + 1 - settings.max_entries, why=why)
         count, taken = rows.totals()
-        why = f"all users have {count} entries of {taken / MB:.0f} MB"
+        why = f"all users have {counted(count, 'entry', 'entries')} of {taken / MB:.0f} MB"
         self._push_out(None, over=taken + size - int(settings.max_gb * GB), entries=0, why=why)
 
     def _push_out(self, uid: int | None, *, over: int, entries: int, why: str) -> None:

@@ -23,6 +23,7 @@ from npgxd.oplib.shared_root_choice import short
 from npgxd.oplib.shared_root_past import Past
 from npgxd.oplib.shared_root_place import InUse, LibraryError, default_root
 from npgxd.oplib.users import User, cann_users, started_s, still_run, user_of
+from npgxd.wire.printable import counted
 from npgxd.wire.states import Reason, Strategy
 
 if TYPE_CHECKING:
@@ -298,7 +299,8 @@ class OpLibrary:
         fresh = [kernel for kernel in done.leftovers if kernel not in self._departures]
         if fresh:
             log.info(
-                "%d kernels have left the op library's index; their files go when every process of now has ended", len(fresh)
+                "%s left the op library's index; the files go when every process of now has ended",
+                counted(len(fresh), "kernel has", "kernels have"),
             )
             self._departures.begin(fresh, self._witnesses(done.users))
 
@@ -321,7 +323,8 @@ class OpLibrary:
             def remove() -> _Done:
                 return _Done(removed=root.remove(over) | over)
 
-            log.info("%d kernels leave the op library: no process needs them, or could have loaded them", len(over))
+            leaving = counted(len(over), "kernel leaves", "kernels leave")
+            log.info("%s the op library: no process needs that, or could have loaded it", leaving)
             self._start(remove)
 
     def _placed(self, waiting: _Waiting) -> Placed:
@@ -344,7 +347,7 @@ class OpLibrary:
         problem = ""
         if absent:
             told = (synced.failed or {}).get(absent[0], "the toolchain has changed since it was compiled")
-            problem = f"{len(absent)} of {len(waiting.kernels)} kernels are not in the op library: {told}"
+            problem = f"{len(absent)} of {counted(len(waiting.kernels), 'kernel')} not in the op library: {told}"
         return Placed(Strategy.SHARED_ROOT, synced.marker, shadowed, problem)
 
     # ---- trouble -----------------------------------------------------------------------------------------------------

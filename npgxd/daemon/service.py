@@ -46,6 +46,7 @@ from npgxd.wire.codec import decode, encode
 from npgxd.wire.credentials import PeerCredentials, peer_of
 from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_request
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,8 +177,8 @@ class Service:
     def describe(self) -> str:
         """One line for the service manager."""
         busy = self._dispatcher.busy
-        running = f", {busy} {'compile' if busy == 1 else 'compiles'} running" if busy else ""
-        return f"{self._stores.kernels.count()} kernels{running}; {self._keyer.describe()}"
+        running = f", {counted(busy, 'compile')} running" if busy else ""
+        return f"{counted(self._stores.kernels.count(), 'kernel')}{running}; {self._keyer.describe()}"
 
     def catch_signals(self) -> None:
         """SIGTERM and SIGINT drain, a second one ends at once; SIGHUP reloads the configuration."""

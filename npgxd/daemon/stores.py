@@ -25,6 +25,7 @@ from npgxd.store.past import Past
 from npgxd.store.rounds import RoundJournal
 from npgxd.store.state import StateDirectory
 from npgxd.wire.messages import Package
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,14 +81,18 @@ class Stores:
         done = recover(self.state, self.views, self.leases)
         adopted, gone = self.artifacts.reconcile()
         if adopted or gone:
-            log.info("compile cache: %d entries that the catalog did not list, %d that only it listed", adopted, gone)
+            log.info(
+                "compile cache: %s that the catalog did not list, %d that only it listed",
+                counted(adopted, "entry", "entries"),
+                gone,
+            )
         if done.staged or done.temporary or done.leases or done.views:
             log.info(
-                "recovered: dropped %d unfinished results, %d temporary files, %d ended leases, %d views without a lease",
-                done.staged,
-                done.temporary,
-                done.leases,
-                done.views,
+                "recovered: dropped %s, %s, %s, %s without a lease",
+                counted(done.staged, "unfinished result"),
+                counted(done.temporary, "temporary file"),
+                counted(done.leases, "ended lease"),
+                counted(done.views, "view"),
             )
 
     # ---- publishing --------------------------------------------------------------------------------------------------
@@ -103,7 +108,7 @@ class Stores:
             self.history.made([manifest.key for manifest in published])
             self.past.made([(manifest.key, manifest.origin.record_digest) for manifest in published])
         except StoreError as error:
-            log.error("%d kernels may be shown as failed although they are there: %s", len(published), error)
+            log.error("%s may be shown as failed although it is there: %s", counted(len(published), "kernel"), error)
         return published
 
     def discard_staged(self, job: str) -> None:
@@ -179,7 +184,7 @@ class Stores:
         look, self.spared = bool(released or self.spared), bool(keep - leased)
         dropped = self.views.drop_unleased(keep=keep | leased) if look or self.spared else []
         if released:
-            log.info("%d leases ended, %d views dropped", len(released), len(dropped))
+            log.info("%s ended, %s dropped", counted(len(released), "lease"), counted(len(dropped), "view"))
 
     # ---- for the status document -------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from npgxd.errors import StoreError
 from npgxd.oplib.sweeping import Step, bound_quarantine, remove_slowly
 from npgxd.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, parse_manifest
 from npgxd.store.plain import read_plain
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -100,8 +101,9 @@ class Report:
         limits = "".join((", over the size limit" if self.over else "", ", short of free space" if self.short else ""))
         held = f", on hold: {self.hold}" if self.hold else ""
         return (
-            f"{'would remove' if self.dry_run else 'removed'} {self.removed} of {self.scanned} kernels, {self.packages} packages, "
-            f"{self.views} views, {self.freed} bytes; kept: {kept}; {self.bytes} bytes kept, {self.free} free{limits}{held}"
+            f"{'would remove' if self.dry_run else 'removed'} {self.removed} of {counted(self.scanned, 'kernel')}, "
+            f"{counted(self.packages, 'run package')}, {counted(self.views, 'view')}, {counted(self.freed, 'byte')}; "
+            f"kept: {kept}; {self.bytes} bytes kept, {self.free} free{limits}{held}"
         )
 
 

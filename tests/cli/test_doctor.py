@@ -70,7 +70,7 @@ def test_a_cann_is_found_with_its_compiler_and_what_others_installed_in_its_root
     assert grades(roots) == ([Grade.GOOD] if version == "9.0.0" else [])
     (made.opp / "static_kernel" / "ai_core" / "static_kernel_202601010101_77").mkdir(parents=True)
     told = [each for each in cann.check_roots(toolchain) if each.grade is Grade.NOTE]
-    assert ["1 packages of other installers" in each.text for each in told] == [True]
+    assert ["1 package of other installers" in each.text for each in told] == [True]
     assert "static_kernel_202601010101_77" in told[0].text
 
 

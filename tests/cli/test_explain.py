@@ -163,6 +163,23 @@ def test_what_names_nothing_is_an_error_that_says_what_does(what: str, capsys: p
     assert "a kernel key or of a round, or a pid" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["Add"], ["'Add' is no beginning of a kernel's key", "npgxctl retry --op Add"]),
+        (["abcd", "xyz!"], ["'xyz!' is no beginning of a kernel's key", "npgxctl status shows the keys"]),
+        (["--op", "Add!"], ["'Add!' is no operator's name", "npgxctl status names the operators"]),
+    ],
+)
+def test_what_cannot_be_retried_is_told_in_an_administrators_words_and_with_what_to_type(
+    words: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["retry", *words]) == 78
+    told = capsys.readouterr().err
+    assert all(part in told for part in said), told
+    assert "field" not in told
+
+
 @pytest.mark.parametrize("words", [["retry"], ["retry", "abcd", "--all"], ["retry", "--op", "Add", "--all"], ["explain"]])
 def test_wrong_usage_is_told_as_that(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

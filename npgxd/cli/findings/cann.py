@@ -12,6 +12,7 @@ from npgxd.errors import ToolchainError
 from npgxd.oplib.shared_root_place import AI_CORE, NotWritable, check_root, default_root
 from npgxd.store.mounts import mount_of
 from npgxd.toolchain.discovery import ToolchainSettings, discover
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,7 +103,7 @@ def check_roots(found: Toolchain) -> Iterator[Finding]:
         yield Finding(
             Grade.NOTE,
             ROOT_TOPIC,
-            f"{len(others)} packages of other installers in {root / AI_CORE} ({named}): "
+            f"{counted(len(others), 'package')} of other installers in {root / AI_CORE} ({named}): "
             "every process loads them, and a kernel that is loaded first wins",
             f"where nobody needs them any more: {root / AI_CORE}/PACKAGE/scripts/uninstall.sh, one by one; never the uninstall.sh above them",
         )
