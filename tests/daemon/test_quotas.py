@@ -123,7 +123,7 @@ def test_a_user_at_a_limit_is_served_what_is_known_and_may_ask_again_for_what_wa
     taken = parts.submit(mine, 32)
     assert parts.submit(parts.session(), 16).result.state is ClientState.INSTALLED
     assert parts.submit(mine, 32, name=taken.id) is taken
-    with pytest.raises(Refused, match="unsettled rounds"):
+    with pytest.raises(Refused, match="1 unsettled round;"):
         parts.submit(mine, 48)
     parts.coordinator.tick(1000.0)
     parts.drive(lambda: taken.result is not None)
