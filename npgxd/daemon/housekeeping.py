@@ -135,7 +135,7 @@ class Housekeeping:
         free = self._removal.free() / GB
         return (
             f"no space: {free:.2f} GB are free on the disk of {self._place}, [store] min_free_gb is {self._settings.min_free_gb:g}, "
-            "and nothing more can be removed; free space there, or lower it, and submit again"
+            "and removing all that nobody needs is not enough; free space there, or lower it, and submit again"
         )
 
     def stop(self) -> None:

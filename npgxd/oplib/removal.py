@@ -112,8 +112,18 @@ def order(candidates: Iterable[Standing], retired: Collection[str]) -> list[Stan
     return sorted(candidates, key=lambda row: (row.id not in retired, row.used, row.sequence))
 
 
-def choose(ordered: Sequence[Standing], packages: Mapping[str, tuple[int, int]], need: int) -> list[Standing]:
-    """The first of ``ordered`` that free ``need`` bytes; a package (digest -> size, kernels) goes with the last of its kernels."""
+def choose(ordered: Sequence[Standing], packages: Mapping[str, tuple[int, int]], over: int, short: int) -> list[Standing]:
+    """The first of ``ordered`` that free as many bytes as are too many (``over``) and are missing on the disk (``short``).
+
+    Where all of them would not make up what is missing on the disk, none goes for it: that would cost kernels and help nobody.  A
+    package (digest -> size, kernels) goes with the last of its kernels.
+    """
+    chosen, freed = _first(ordered, packages, max(over, short))
+    return chosen if freed >= short else _first(ordered, packages, over)[0]
+
+
+def _first(ordered: Sequence[Standing], packages: Mapping[str, tuple[int, int]], need: int) -> tuple[list[Standing], int]:
+    """As many of ``ordered`` as free ``need`` bytes, and what they free."""
     left = {digest: kernels for digest, (_, kernels) in packages.items()}
     chosen: list[Standing] = []
     freed = 0
@@ -125,7 +135,7 @@ def choose(ordered: Sequence[Standing], packages: Mapping[str, tuple[int, int]],
         left[row.package] = left.get(row.package, 0) - 1
         if not left[row.package] and row.package in packages:
             freed += packages[row.package][0]
-    return chosen
+    return chosen, freed
 
 
 @dataclass(slots=True)
@@ -187,8 +197,9 @@ class Removal:
         sizes = yield from self._package_sizes()
         kernels_of = Counter(row.package for row in work.rows)
         total = sum(row.size + OVERHEAD for row in work.rows) + sum(sizes[d] for d in sizes if kernels_of[d])
-        need = max(total - budget.max_bytes if budget.max_bytes else 0, budget.min_free - self.free(), 0)
-        chosen = choose(order(work.candidates, work.retired), {d: (sizes[d], kernels_of[d]) for d in sizes}, need)
+        over = max(total - budget.max_bytes, 0) if budget.max_bytes else 0
+        missing = max(budget.min_free - self.free(), 0)
+        chosen = choose(order(work.candidates, work.retired), {d: (sizes[d], kernels_of[d]) for d in sizes}, over, missing)
         work.kept["within the limits"] += len(work.candidates) - len(chosen)
         yield from self._sweep(work, chosen)
         packages = yield from self._drop_packages(work, sizes)

@@ -110,10 +110,10 @@ def test_retired_go_first_then_the_longest_unused_then_the_oldest():
 def test_no_more_is_chosen_than_needed_and_a_package_counts_with_its_last_kernel():
     rows = [standing("a"), standing("b"), standing("c", package="q")]
     packages = {"p": (10**6, 2), "q": (10**6, 1)}
-    assert choose(rows, packages, 0) == []
-    assert [row.id for row in choose(rows, packages, 1)] == ["a"]
-    assert [row.id for row in choose(rows, packages, 100 + OVERHEAD + 1)] == ["a", "b"]
-    assert [row.id for row in choose(rows, packages, 2 * (100 + OVERHEAD) + 10**6)] == ["a", "b"]
+    assert choose(rows, packages, 0, 0) == []
+    assert [row.id for row in choose(rows, packages, 1, 0)] == ["a"]
+    assert [row.id for row in choose(rows, packages, 100 + OVERHEAD + 1, 0)] == ["a", "b"]
+    assert [row.id for row in choose(rows, packages, 2 * (100 + OVERHEAD) + 10**6, 0)] == ["a", "b"]
 
 
 def test_the_longest_unused_goes_and_a_look_up_counts_as_use(swept):
@@ -230,7 +230,21 @@ def test_free_space_is_made_and_what_is_still_short_is_said(swept):
     swept.free = 10**6
     report = swept.collect(Budget(min_free=10**6 + OVERHEAD))
     assert (report.removed, report.short) == (1, True), "this disk does not get freer, and that is told"
-    assert swept.collect(Budget(min_free=10**9)).removed == 2
+
+
+def test_where_all_that_nobody_needs_would_not_free_enough_of_the_disk_nothing_goes_for_it(swept):
+    for name in "abc":
+        swept.oplib.house.publish(name)
+    swept.free = 10**6
+    report = swept.collect(Budget(min_free=10**9))
+    assert (report.removed, report.short) == (0, True)
+    assert report.kept["within the limits"] == 3
+    size = report.bytes // 3
+    report = swept.collect(Budget(min_free=10**9, max_bytes=2 * size))
+    assert (report.removed, report.over) == (1, False), "the limit on what is kept holds all the same"
+    assert swept.names(*"abc") == set("bc"), "the oldest"
+    report = swept.collect(Budget(min_free=10**6 + 2 * size))
+    assert report.removed == 2
 
 
 def test_on_hold_nothing_goes(swept):
