@@ -20,8 +20,10 @@ from npgxd.wire import limits
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
-QUEUED = 32
-"""Messages of one connection that wait in either direction. Each has at most 16 MiB."""
+READ_QUEUED = 8
+"""Messages of one connection that libzmq reads before they are taken. Each has at most 16 MiB."""
+SENT_QUEUED = 32
+"""Messages for one connection that wait until it reads."""
 LINGER_MS = 500
 FIRST_PASSED = 3
 """SD_LISTEN_FDS_START."""
@@ -65,8 +67,8 @@ class Doors:
         self.ranks = self._router()
         self.ranks.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
-        self.ranks.setsockopt(zmq.RCVHWM, QUEUED)
-        self.ranks.setsockopt(zmq.SNDHWM, QUEUED)
+        self.ranks.setsockopt(zmq.RCVHWM, READ_QUEUED)
+        self.ranks.setsockopt(zmq.SNDHWM, SENT_QUEUED)
         self.disconnects = self.ranks.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self.admins = self._router()
         _listen(self.ranks, ranks, 0o660, passed)

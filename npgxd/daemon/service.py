@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.admin import AdminPort
@@ -34,18 +33,13 @@ from npgxd.daemon.metrics import MetricsPage
 from npgxd.daemon.metrics_export import Scrapes, Textfile
 from npgxd.daemon.notify import Watchdog, notify
 from npgxd.daemon.placing import awaited, settled_at
-from npgxd.daemon.refusals import refusal_of
+from npgxd.daemon.ranks import RankPort
 from npgxd.daemon.reloading import Reloading
 from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.signals import Signals
 from npgxd.daemon.status import StatusPage
 from npgxd.daemon.tracing_document import frames as trace_frames
-from npgxd.errors import NpgxError, ProtocolError
-from npgxd.wire.codec import decode, encode
-from npgxd.wire.credentials import PeerCredentials, peer_of
-from npgxd.wire.messages import Refusal
-from npgxd.wire.parsing import parse_request
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
@@ -55,18 +49,15 @@ if TYPE_CHECKING:
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.listening import Doors
     from npgxd.daemon.stores import Stores
-    from npgxd.wire.form import Message
 
 log = logging.getLogger(__name__)
 
-BURST = 64
-"""Messages taken from the socket before the loop looks at everything else again."""
+REST_S = 1.0
+"""After messages that change nothing, what is to be done by the clock alone waits for so long at most."""
 FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
-DEAF_S = 60.0
-"""Between two lines of the log about processes that do not read."""
 
 
 class Service:
@@ -86,7 +77,6 @@ class Service:
         self._stores = stores
         self._keyer = keyer
         self._clock = clock
-        self._next_deaf = -math.inf
         self.instance = secrets.token_hex(16)
         self._sessions = Sessions()
         self._library = OpLibrary(config.op_library, stores, keyer, self._sessions)
@@ -144,24 +134,40 @@ class Service:
             lambda: set_up_log(config.daemon.log_level, config.daemon.log_format, os.environ),
         ]
         page.progress = explainer.progress = self._handlers.progresses.of
+        self._ranks = RankPort(doors.ranks, doors.disconnects, self._sessions, self._handlers, self._end_session, clock=clock)
         self._following = Following(
             self._handlers.followers,
             self._coordinator,
             self._handlers.progresses,
             lookups,
-            lambda identity, event: self._send(identity, event, 0, []),
+            self._ranks.send,
         )
         self._doors = doors
-        self._router, self._monitor = doors.ranks, doors.disconnects
+        self._due = -math.inf
+        """When the parts are to be asked again what there is to do."""
         self._poller = zmq.Poller()
         self._watched: set[int] = set()
         self._signals = Signals()
         self._next_lease_poll = 0.0
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
+        self._ticks = (
+            self._coordinator.tick,
+            self._dispatcher.tick,
+            self._following.tick,
+            self._poll_leases,
+            self._housekeeping.tick,
+            self._importer.tick,
+            self._tend_library,
+            self._admin.tick,
+            self._draining.tick,
+            self._textfile.tick,
+            self._scrapes.tick,
+            self._watchdog.tick,
+        )
         for source in (
-            self._router,
-            self._monitor,
+            doors.ranks,
+            doors.disconnects,
             doors.admins,
             self._signals.fileno(),
             self._library.fileno(),
@@ -194,28 +200,33 @@ class Service:
         self._close()
 
     def _step(self) -> None:
+        if self._clock() >= self._due:
+            self._due = self._look_around()
+        timeout = None if self._due == math.inf else max(0, math.ceil((self._due - self._clock()) * 1000))
+        ready = self._poller.poll(0 if self._ranks.waiting else timeout)
+        # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
+        for source, _event in sorted(ready, key=lambda event: not isinstance(event[0], int)):
+            if source is self._doors.ranks:
+                self._guarded(self._ranks.read)
+            else:
+                self._due = -math.inf
+                self._guarded(partial(self._serve, source))
+        if self._ranks.waiting:
+            self._guarded(self._answer)
+
+    def _look_around(self) -> float:
+        """Let every part do what is due; when to do so again, if nothing happens before."""
         now = self._clock()
-        ticks = (
-            self._coordinator.tick,
-            self._dispatcher.tick,
-            self._following.tick,
-            self._poll_leases,
-            self._housekeeping.tick,
-            self._importer.tick,
-            self._tend_library,
-            self._admin.tick,
-            self._draining.tick,
-            self._textfile.tick,
-            self._scrapes.tick,
-            self._watchdog.tick,
-        )
-        deadline = min([self._guarded(partial(tick, now)) for tick in ticks] + [self._draining.deadline])
+        due = min([self._guarded(partial(tick, now)) for tick in self._ticks] + [self._draining.deadline])
         self._watch()
         self._tell_manager()
-        timeout = None if deadline == math.inf else max(0, math.ceil((deadline - self._clock()) * 1000))
-        # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
-        for source, _event in sorted(self._poller.poll(timeout), key=lambda ready: not isinstance(ready[0], int)):
-            self._guarded(partial(self._serve, source))
+        return due
+
+    def _answer(self) -> None:
+        """Answer ranks. What only was looked up is no reason to ask every part: a look-up is to cost no more than itself."""
+        due, self._due = self._due, -math.inf  # also after a fault
+        if not self._ranks.serve():
+            self._due = min(due, self._clock() + REST_S)
 
     def _guarded(self, act: Callable[[], float | None]) -> float:
         """No fault of ours in one thing may end the daemon, or keep it from the others: it is logged whole, and tried again in a while."""
@@ -227,12 +238,8 @@ class Service:
         return math.inf if result is None else result
 
     def _serve(self, source: object) -> None:
-        if source is self._router:
-            for _ in range(BURST):
-                if not self._receive():
-                    break
-        elif source is self._monitor:
-            self._take_disconnects()
+        if source is self._doors.disconnects:
+            self._ranks.take_disconnects()
         elif source is self._doors.admins:
             self._admin.receive()
         elif source == self._signals.fileno():
@@ -261,73 +268,6 @@ class Service:
         for fd in wanted - self._watched:
             self._poller.register(fd, zmq.POLLIN)
         self._watched = wanted
-
-    # ---- messages ----------------------------------------------------------------------------------------------------
-
-    def _receive(self) -> bool:
-        if not int(self._router.get(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than an exception after each burst
-            return False
-        try:
-            parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return False
-        identity = parts[0].bytes
-        self._take_disconnects()  # of the connection that had this one's descriptor before
-        try:
-            peer = peer_of(parts[-1])
-            reply, frames, request_id = self._answer(identity, peer, [part.bytes for part in parts[1:]])
-        except ProtocolError as error:
-            log.warning("refused a message: %s", error)
-            reply, frames, request_id = refusal_of(error), [], 0
-        session = self._sessions.by_identity(identity)
-        if session is not None and session.connection < 0:
-            self._sessions.on_connection(session, _descriptor(parts[-1]))
-        self._send(identity, reply, request_id, frames)
-        return True
-
-    def _take_disconnects(self) -> None:
-        """End the sessions whose connections have closed; their processes may live, and say hello on another one."""
-        while int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:  # asked before each message, so cheaply
-            closed = parse_monitor_message(self._monitor.recv_multipart())["value"]
-            session = self._sessions.by_connection(closed)
-            if session is not None:
-                self._end_session(session, "disconnected")
-
-    def _answer(self, identity: bytes, peer: PeerCredentials, parts: list[bytes]) -> tuple[Message, list[bytes], int]:
-        envelope = decode(parts)
-        now = self._clock()
-        try:
-            message = parse_request(envelope)
-            reply, frames = self._handlers.handle(identity, peer, message, envelope.frames, now)
-        except NpgxError as error:
-            log.debug("uid %d pid %d: %s refused: %s", peer.uid, peer.pid, envelope.op, error)
-            return refusal_of(error), [], envelope.id
-        except Exception:  # one request's fault must not take the node's daemon down; it is logged whole and refused
-            log.exception("internal error in %r of uid %d pid %d", envelope.op, peer.uid, peer.pid)
-            return Refusal("INTERNAL", "the daemon failed at this request", "its log says more"), [], envelope.id
-        return reply, frames, envelope.id
-
-    def _send(self, identity: bytes, message: Message, request_id: int, frames: list[bytes]) -> None:
-        try:
-            parts = encode(message, request_id, frames)
-        except (ProtocolError, UnicodeEncodeError):
-            log.exception("a message %r cannot be sent", message.op)
-            parts = encode(Refusal("INTERNAL", "the daemon cannot send its answer", "its log says more"), request_id)
-        try:
-            self._router.send_multipart([identity, *parts], zmq.NOBLOCK)
-        except zmq.Again:
-            now = self._clock()
-            if now >= self._next_deaf:  # each of them would fill the log
-                self._next_deaf = now + DEAF_S
-                session = self._sessions.by_identity(identity)
-                pid = "?" if session is None else session.peer.pid
-                log.warning("pid %s does not read its messages (is it stopped?); they are dropped", pid)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            session = self._sessions.by_identity(identity)
-            if session is not None:
-                self._end_session(session, "disconnected")
 
     def _tell_manager(self) -> None:
         """Keep the line in ``systemctl status`` true; it changes with the number of running compiles, so look-ups cost nothing."""
@@ -380,11 +320,3 @@ class Service:
             self._sessions.end(session)
         self._doors.close()
         self._stores.close()
-
-
-def _descriptor(frame: zmq.Frame) -> int:
-    """The descriptor of the connection that a frame came through, as libzmq tells it; -1 if it does not."""
-    try:
-        return int(frame.get("__fd"))
-    except (zmq.ZMQError, ValueError, TypeError):
-        return -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _RELEASE: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
@@ -34,6 +35,7 @@ def _rank(word: str, digits: str) -> tuple[int, int]:
     return (rank, int(digits or 0))
 
 
+@lru_cache(maxsize=64)  # asked whenever the loop looks around
 def is_at_least(version: str, release: str) -> bool:
     """Whether ``version`` is ``release`` or later; a beta of ``release`` is not."""
     return version_key(version) >= version_key(release)

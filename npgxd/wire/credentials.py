@@ -15,6 +15,7 @@ import socket
 import struct
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,7 @@ def peer_of(frame: zmq.Frame) -> PeerCredentials:
     return parse_peer_address(address)
 
 
+@lru_cache(maxsize=1024)
 def parse_peer_address(address: object) -> PeerCredentials:
     """Read ``localhost:<uid>:<gid>:<pid>``; ProtocolError on anything else."""
     found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import secrets
+import signal
 import stat
 import subprocess
 import sys
@@ -277,6 +279,61 @@ def test_a_user_who_floods_the_daemon_does_not_keep_another_from_being_served(no
         flood.wait(PATIENCE_S)
         assert flood.stdout is not None
         flood.stdout.close()
+
+
+HEAP = """
+import os, sys
+import msgpack, zmq
+uid, path, connections, messages = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+context = zmq.Context()
+sockets = [context.socket(zmq.DEALER) for _ in range(connections)]
+for socket in sockets:
+    socket.connect("ipc://" + path)
+    socket.send(msgpack.packb({"v": 1, "id": 1, "op": "hello", "versions": [1]}))
+    socket.recv_multipart()
+print("on", flush=True)
+sys.stdin.readline()
+for turn in range(messages):
+    for socket in sockets:
+        socket.send(msgpack.packb({"v": 1, "id": turn + 2, "op": "flood"}))
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+@AS_ROOT
+def test_a_heap_of_messages_on_many_connections_is_one_users_turn(node: Node, peers: Callable[[Node], Peer]) -> None:
+    open_to_all(node)
+    victim = peers(node)
+    victim.hello()
+    heap = subprocess.Popen(
+        [sys.executable, "-c", HEAP, str(STRANGER), str(node.socket), "60", "12"],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert heap.stdin is not None
+        assert heap.stdout is not None
+        assert heap.stdout.readline() == b"on\n"
+        assert node.daemon is not None
+        os.kill(node.daemon.pid, signal.SIGSTOP)
+        heap.stdin.write(b"go\n")
+        heap.stdin.flush()
+        assert heap.stdout.readline() == b"sent\n"
+        asked = [victim.tell("mine") for _ in range(6)]  # behind 720 messages
+        os.kill(node.daemon.pid, signal.SIGCONT)
+        assert victim.answer(asked[-1])["code"] == "UNKNOWN_OP"
+        refused = re.findall(r"uid (\d+) pid \d+: (?:mine|flood) refused", node.log.read_text())
+        mine = [at for at, uid in enumerate(refused) if int(uid) == os.geteuid()]
+        assert len(mine) == 6
+        between = [after - before - 1 for before, after in itertools.pairwise(mine)]
+        assert max(between) < 30, "connection by connection it would be 60 each time"
+        eventually(lambda: node.log.read_text().count("flood refused") == 720, "nothing of the heap is lost")
+    finally:
+        heap.kill()
+        heap.communicate()
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tools.bench import cache, call_check, cold_clients, files, fuzz, library, lookups, schedule, simulated_schedule, soak
+from tools.bench import cache, call_check, cold_clients, files, flood, fuzz, library, lookups, schedule, simulated_schedule, soak
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -168,6 +168,7 @@ BENCHES: dict[str, Bench] = {
     "cache": cache.cache,
     "call": call_check.call_check,
     "lookups": lookups.lookups,
+    "flood": flood.flood,
 }
 
 if __name__ == "__main__":

@@ -42,15 +42,15 @@ def lookups(directory: Path, children: Children) -> dict[str, str]:
         client = Client(node.environment())
         if not client.publish(KEY, os.urandom(SMALL)):
             raise SystemExit("the entry cannot be published")
-        told[f"look-up HIT of {SMALL // 1000} kB, {CLIENTS} clients, idle workers"] = _spread(_crowd(node))
+        told[f"look-up HIT of {SMALL // 1000} kB, {CLIENTS} clients, idle workers"] = spread(_crowd(node))
         busy = threading.Thread(target=_compile, args=(node,), daemon=True)
         busy.start()
-        told["the same, all workers busy"] = _spread(_crowd(node))
+        told["the same, all workers busy"] = spread(_crowd(node))
         large = os.urandom(LARGE)
         other = threading.Thread(target=lambda: client.publish(LARGE_KEY, large, deadline_s=600))
         other.start()
         begun = time.perf_counter()
-        told["the same, while 200 MB are published"] = _spread(_crowd(node))
+        told["the same, while 200 MB are published"] = spread(_crowd(node))
         other.join()
         told["the 200 MB, published beside that"] = f"{time.perf_counter() - begun:.2f} s"
         begun = time.perf_counter()
@@ -89,7 +89,8 @@ def _compile(node: Node) -> None:
     Client(node.environment()).static_kernels(items, graph="0")
 
 
-def _spread(taken: list[float]) -> str:
+def spread(taken: list[float]) -> str:
+    """Durations in microseconds as one line."""
     ordered = sorted(taken)
     p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
     return f"p50 {p50:.0f}  p99 {p99:.0f}  max {ordered[-1]:.0f} us (n={len(ordered)})"

@@ -1,0 +1,112 @@
+"""Whose message is served next: nobody waits for another user's heap, and nobody's heap grows without end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npgxd.daemon.turns import DEBT_S, TURN_S, WAITING_BYTES, Room, Turns
+
+FLOODER, VICTIM = 1, 2
+
+
+def serve(turns: Turns[str], cost: float, most: int = 10_000) -> list[str]:
+    """All that waits, in the order in which it is served, at this cost each."""
+    served: list[str] = []
+    while len(served) < most and (message := turns.take()) is not None:
+        served.append(message)
+        turns.spent(cost)
+    return served
+
+
+def test_between_two_messages_of_a_user_another_one_has_one_turn_however_many_connections_he_has() -> None:
+    turns: Turns[str] = Turns()
+    for connection in range(200):
+        for _ in range(5):
+            turns.put(FLOODER, b"%d" % connection, 100, "flood")
+    for number in range(4):
+        turns.put(VICTIM, b"v", 100, f"mine {number}")
+    served = serve(turns, TURN_S)  # each message is one turn long
+    at = [served.index(f"mine {number}") for number in range(4)]
+    assert at == [1, 3, 5, 7]
+    assert len(served) == 1004
+
+
+def test_messages_that_cost_much_are_made_up_for_by_those_that_cost_little() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(10):
+        turns.put(FLOODER, b"f", 100, "dear")
+    for _ in range(200):
+        turns.put(VICTIM, b"v", 100, "cheap")
+    served: list[str] = []
+    while len(served) < 100 and (message := turns.take()) is not None:
+        served.append(message)
+        turns.spent(20 * TURN_S if message == "dear" else TURN_S / 4)
+    assert Counter(served)["dear"] <= 2, "80 cheap ones for each dear one"
+
+
+def test_a_long_message_keeps_its_user_out_for_a_moment_and_not_for_long() -> None:
+    turns: Turns[str] = Turns()
+    turns.put(FLOODER, b"f", 100, "round")
+    turns.put(FLOODER, b"f", 100, "next")
+    for _ in range(500):
+        turns.put(VICTIM, b"v", 100, "mine")
+    assert turns.take() == "round"
+    turns.spent(60.0)
+    assert serve(turns, TURN_S).index("next") <= DEBT_S / TURN_S + 2
+
+
+def test_connections_of_one_user_take_turns() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(3):
+        turns.put(FLOODER, b"many", 10, f"many {number}")
+    turns.put(FLOODER, b"one", 10, "one")
+    assert serve(turns, 0.0) == ["many 0", "one", "many 1", "many 2"]
+
+
+def test_what_one_user_has_waiting_is_bounded_and_a_first_message_always_has_room() -> None:
+    turns: Turns[str] = Turns()
+    size = WAITING_BYTES // 4
+    rooms = [turns.put(FLOODER, b"f", size, "large") for _ in range(8)]
+    assert rooms == [Room.TAKEN] * 4 + [Room.REFUSED] + [Room.DROPPED] * 3, "he is told once"
+    assert turns.put(FLOODER, b"g", size, "first") is Room.TAKEN
+    assert turns.put(VICTIM, b"v", size, "mine") is Room.TAKEN
+    assert turns.put(VICTIM, b"v", size, "mine") is Room.TAKEN
+    served = serve(turns, 0.0)
+    assert Counter(served) == {"large": 4, "first": 1, "mine": 2}
+    assert [turns.put(FLOODER, b"f", size, "again") for _ in range(5)][-2:] == [Room.TAKEN, Room.REFUSED]
+
+
+def test_small_messages_without_end_are_bounded_too() -> None:
+    turns: Turns[str] = Turns()
+    assert any(turns.put(FLOODER, b"f", 0, "") is not Room.TAKEN for _ in range(100_000))
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2**25))), max_size=80))
+def test_what_is_taken_is_served_once_and_in_order_and_nothing_is_left_of_it(steps: list[tuple[int, int, int] | None]) -> None:
+    turns: Turns[tuple[int, int, int]] = Turns()
+    sent: dict[tuple[int, int], list[int]] = {}
+    got: dict[tuple[int, int], list[int]] = {}
+
+    def take() -> bool:
+        message = turns.take()
+        if message is not None:
+            got.setdefault(message[:2], []).append(message[2])
+            turns.spent(message[2] * TURN_S / 8)
+        return message is not None
+
+    for number, step in enumerate(steps):
+        if step is None:
+            take()
+        else:
+            uid, connection, size = step
+            if turns.put(uid, b"%d" % connection, size, (uid, connection, number)) is Room.TAKEN:
+                sent.setdefault((uid, connection), []).append(number)
+    while take():
+        pass
+    assert got == sent
+    assert not turns
+    assert turns.put(0, b"0", WAITING_BYTES, (0, 0, 0)) is Room.TAKEN
+    assert turns.put(0, b"0", WAITING_BYTES - 1024, (0, 0, 0)) is Room.TAKEN, "nothing of before counts any more"
