@@ -54,7 +54,10 @@ def wrapped(line: Line, width: int) -> list[str]:
     """The line's text in pieces that fit beside its label; continuation lines hang under the first."""
     label, text = _first(line)
     room = max(width, MIN_WIDTH) - len(label)
-    pieces = textwrap.wrap(text, max(room, 16), break_long_words=True, break_on_hyphens=False) or [""]
+    hang = 0 if line.label or not line.mark else 2  # where there is no label, the mark stands out from what follows
+    pieces = textwrap.wrap(text, max(room, 16), subsequent_indent=" " * hang, break_long_words=True, break_on_hyphens=False) or [
+        ""
+    ]
     return [label + pieces[0], *(" " * len(label) + piece for piece in pieces[1:])]
 
 
