@@ -10,6 +10,7 @@ Each job that waits for kernels has a queue.  Promise:
   start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
 - Patience: within a queue the costly come before the cheap, and what is under suspicion last; but what newer keys have passed for
   longer than two batches may take is next, so that a job that keeps asking starves none of its own.
+- Bounds: of a queue the first ``WINDOW`` keys are looked at, those that have waited longest, so that planning is as quick with any number.
 - Company: what two small jobs need goes into one run if that makes neither wait longer than the start-up that it saves.
 """
 
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from npgxd.compile.batches import Batch, fill, longest_first, makespan
@@ -31,6 +34,8 @@ PATIENCE: Final = 2
 """A key is passed over by newer ones of its queue for at most so many times ``batch_s``."""
 START_UPS: Final = 10
 """A batch that nobody waits behind may take so many start-ups."""
+WINDOW: Final = 4096
+"""Many times what a batch holds, and milliseconds to look through."""
 
 
 class Queue(Protocol):
@@ -57,10 +62,10 @@ class Queue(Protocol):
         """What all its keys cost, in seconds of one process."""
 
     def keys(self) -> Collection[str]:
-        """The keys that wait; those that several of its rounds need stand once."""
+        """The keys that wait, in the order in which they came; those that several of its rounds need stand once."""
 
     def items(self) -> Iterable[PlanItem]:
-        """The same, with everything that planning takes."""
+        """The same, in the same order, with everything that planning takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +119,8 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
         return None
     first = order[0]
     rivals = [one for one in order[1:] if one.background == first.background and not one.running]
-    behind = [one for one in rivals if len(_outside(one, first))]
-    items = _candidates(first.items(), PATIENCE * terms.batch_s)
+    behind = [one for one in rivals if _outside(one, first, 1)]
+    items = _candidates(islice(first.items(), WINDOW), PATIENCE * terms.batch_s)
     share = _share(first, behind, free, slots.runs)
     share = min(share, items[0].most) if items[0].most else share
     bound = terms.bound_s(others=bool(behind))
@@ -151,14 +156,15 @@ def _share(first: Queue, behind: Sequence[Queue], free: int, runs: int) -> int:
     """All that is free, but for what smaller queues that may start now can use of an equal part: they are done with it soon."""
     able = [one for one in behind if one.cost_s < first.cost_s][: runs - 1]
     fair = math.ceil(free / (1 + len(able)))
-    wanted = sum(min(len(_outside(one, first)), fair) for one in able)
+    wanted = sum(_outside(one, first, fair) for one in able)
     return max(fair, free - wanted)
 
 
-def _outside(one: Queue, first: Queue) -> Collection[str]:
-    """Keys that wait in one queue and not in the other."""
-    inside = set(first.keys())
-    return [key for key in one.keys() if key not in inside]  # noqa: SIM118 -- a queue is no mapping
+def _outside(one: Queue, first: Queue, most: int) -> int:
+    """How many keys wait in one queue and not in the other; ``most`` if there are more."""
+    keys = first.keys()
+    inside = keys if isinstance(keys, AbstractSet) else frozenset(keys)
+    return sum(1 for _ in islice((key for key in one.keys() if key not in inside), most))  # noqa: SIM118 -- a queue is no mapping
 
 
 def _candidates(items: Iterable[PlanItem], patience_s: float) -> list[PlanItem]:
@@ -188,7 +194,7 @@ def _joined(batch: Batch, rival: Queue, share: int, spare: int, terms: Terms) ->
     """
     has = set(batch.keys)
     traces = {item.trace for item in batch.items}
-    more = longest_first(item for item in rival.items() if item.key not in has)
+    more = longest_first(item for item in islice(rival.items(), WINDOW) if item.key not in has)
     like = batch.items[0]
     for item in more:
         if (item.company, item.part, item.most) != (like.company, like.part, like.most) or item.trace in traces:

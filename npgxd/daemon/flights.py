@@ -15,7 +15,7 @@ from npgxd.daemon.lines import Lines, Waiter
 from npgxd.daemon.tries import GivenUp, Tried, Try, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, KeysView, Mapping
+    from collections.abc import Iterable, Iterator, KeysView, Mapping
 
     from npgxd.compile import Costs
     from npgxd.daemon.lines import Line
@@ -75,6 +75,8 @@ class Flight:
     most: int = 0
     """At most so many processes in its batch; 0: as many as there are."""
     tries: list[Tried] = field(default_factory=list)
+    planned: dict[int, PlanItem] = field(default_factory=dict)
+    """uid -> as the planner last saw it."""
     counts: Counter[str] = field(default_factory=Counter)
     """How often it was tried, by what the tries count as (``tries.judge``)."""
 
@@ -288,13 +290,17 @@ class Queued:
         """The keys that wait."""
         return self.line.keys.keys()
 
-    def items(self) -> list[PlanItem]:
+    def items(self) -> Iterator[PlanItem]:
         """The same, as this line's user has them."""
-        return [self._item(self.flights[key]) for key in self.line.keys]
+        return (self._item(self.flights[key]) for key in self.line.keys)
 
     def _item(self, flight: Flight) -> PlanItem:
+        """Made once, and again only when something of it has changed: thousands are asked for before each start."""
+        known = flight.planned.get(self.line.uid)
+        if known is not None and (known.cost_s, known.part, known.most) == (flight.cost_s, flight.part, flight.most):
+            return known
         need = flight.needs[self.line.uid]
-        return PlanItem(
+        flight.planned[self.line.uid] = made = PlanItem(
             need.key,
             need.record.op_type,
             need.record.trace,
@@ -304,3 +310,4 @@ class Queued:
             most=flight.most,
             since=flight.since,
         )
+        return made

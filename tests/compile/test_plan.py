@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npgxd.compile.batches import PlanItem
-from npgxd.compile.plan import Planned, Slots, Terms, next_batch
+from npgxd.compile.plan import WINDOW, Planned, Slots, Terms, next_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TERMS = Terms(batch_s=30.0, start_up_s=5.0)
 
@@ -53,6 +57,27 @@ def test_nothing_waits_or_nothing_is_free_nothing_is_started() -> None:
     assert next_batch([Job("a", [])], Slots(8, 8, 8), TERMS) is None
     assert next_batch([Job("a", [1.0])], Slots(8, 0, 8), TERMS) is None
     assert next_batch([Job("a", [1.0])], Slots(8, 8, 0), TERMS) is None
+
+
+def test_planning_looks_at_a_bounded_number_of_keys_those_that_have_waited_longest() -> None:
+    looked: list[str] = []
+
+    class Endless(Job):
+        @property
+        def cost_s(self) -> float:
+            return 3.0 * WINDOW
+
+        def keys(self) -> list[str]:
+            return [f"{self.name}{number}" for number in range(3 * WINDOW)]
+
+        def items(self) -> Iterator[PlanItem]:
+            for number in range(3 * WINDOW):
+                looked.append(f"{self.name}{number}")
+                yield PlanItem(f"{self.name}{number}", "Add", f"{self.name}{number}", 1.0, since=float(number) / 1000)
+
+    planned = plan(Endless("a", [1.0]), Endless("b", [1.0], since=1.0))
+    assert len(looked) == len(set(looked)) == 2 * WINDOW
+    assert {int(key[1:]) for key in planned.batch.keys} <= set(range(WINDOW))
 
 
 def test_one_job_that_fits_is_one_run_on_all_slots() -> None:

@@ -229,7 +229,7 @@ def test_what_is_learned_of_costs_counts_for_what_waits_already() -> None:
     costs.learn([KernelSeen("Add", 0, 9.0)])
     flights.reprice()
     (queue,) = flights.queues()
-    assert (queue.cost_s, queue.items()[0].cost_s) == (9.0, 9.0)
+    assert (queue.cost_s, next(iter(queue.items())).cost_s) == (9.0, 9.0)
 
 
 def test_how_a_key_was_tried_can_be_asked_for_a_while_after_its_end() -> None:
