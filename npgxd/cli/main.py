@@ -62,8 +62,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         code = int(options.run(options))
         sys.stdout.flush()
-    except NpgxError as error:
-        print(f"npgxctl: {error}", file=sys.stderr)
+    except NpgxError as error:  # it may name a file that anybody made
+        print("npgxctl: " + "\n".join(map(clean, str(error).split("\n"))), file=sys.stderr)
         return error.exit_code
     except OSError as error:
         if error.filename is not None:
