@@ -57,7 +57,7 @@ _shtab_npgxctl_defaults_added=0
 _shtab_npgxctl_cache_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -66,7 +66,7 @@ _shtab_npgxctl_cache_defaults_added=0
 _shtab_npgxctl_cache_clear_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -75,7 +75,7 @@ _shtab_npgxctl_cache_clear_defaults_added=0
 _shtab_npgxctl_cache_ls_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
   ":a key\'s first digits, or part of a label:"
 )
 
@@ -85,7 +85,7 @@ _shtab_npgxctl_cache_ls_defaults_added=0
 _shtab_npgxctl_cache_rm_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
   ":the first digits (4 or more) of keys:"
 )
 
@@ -95,7 +95,7 @@ _shtab_npgxctl_cache_rm_defaults_added=0
 _shtab_npgxctl_cache_show_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
   ":a key\'s first digits, or part of a label:"
 )
 
@@ -105,7 +105,7 @@ _shtab_npgxctl_cache_show_defaults_added=0
 _shtab_npgxctl_cache_why_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
   ":a key\'s first digits, or part of a label:"
 )
 
@@ -123,7 +123,7 @@ _shtab_npgxctl_completion_defaults_added=0
 
 _shtab_npgxctl_config_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--config[read this file instead of the usual one]:FILE:"
+  "--config[read this file instead of the usual one]:FILE:_files"
   "--user[the configuration of \`npgxd --user\`]"
   "--show-origin[say which file or variable sets each key]"
   "--set[only the keys that are set somewhere]"
@@ -135,7 +135,7 @@ _shtab_npgxctl_config_defaults_added=0
 
 _shtab_npgxctl_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
   "--json[one JSON document on stdout]"
 )
 
@@ -145,7 +145,7 @@ _shtab_npgxctl_doctor_defaults_added=0
 _shtab_npgxctl_drain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -154,7 +154,7 @@ _shtab_npgxctl_drain_defaults_added=0
 _shtab_npgxctl_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the whole document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this npgxd.sock or admin.sock]:PATH:"
+  "--socket[ask the daemon at this npgxd.sock or admin.sock]:PATH:_files"
   ":the first digits (4 or more) of a kernel key or of a round, or a pid\; key\:, round\: or pid\: before it says which:"
 )
 
@@ -165,7 +165,7 @@ _shtab_npgxctl_gc_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--dry-run[only say what would be removed]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -175,8 +175,8 @@ _shtab_npgxctl_import_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--trust-toolchain[also run the run packages there and take their kernels\: only if this very toolchain made them, which nothing in them proves]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
-  ":where static_kernel_compile_outputs lies, or a directory above:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
+  ":where static_kernel_compile_outputs lies, or a directory above:_files -/"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -187,8 +187,8 @@ _shtab_npgxctl_install_units_options=(
   "--dry-run[say what would be done, and change nothing]"
   "--remove[stop and disable npgxd, and take away what this command wrote\; kernels stay]"
   "--force[also replace or remove files that were changed by somebody]"
-  "--program[the npgxd to start (default\: the one beside this npgxctl)]:FILE:"
-  "--root[write below this directory, and tell systemd nothing]:DIR:"
+  "--program[the npgxd to start (default\: the one beside this npgxctl)]:FILE:_files"
+  "--root[write below this directory, and tell systemd nothing]:DIR:_files -/"
   "--json[one JSON document on stdout]"
 )
 
@@ -198,7 +198,7 @@ _shtab_npgxctl_install_units_defaults_added=0
 _shtab_npgxctl_jobs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[one JSON document on stdout\: the status document\'s jobs]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -207,7 +207,7 @@ _shtab_npgxctl_jobs_defaults_added=0
 _shtab_npgxctl_logs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
   ":the first digits (4 or more) of a run of op_compiler, as the list has them:"
 )
 
@@ -216,9 +216,9 @@ _shtab_npgxctl_logs_defaults_added=0
 
 _shtab_npgxctl_metrics_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
-  "--output[write them there, as a whole or not at all]:FILE:"
+  "--output[write them there, as a whole or not at all]:FILE:_files"
   "--json[one JSON document\: each sample with its labels]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -227,7 +227,7 @@ _shtab_npgxctl_metrics_defaults_added=0
 _shtab_npgxctl_pin_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
   ":the first digits (4 or more) of a kernel key, JOB\/ROUND as the log has them, or view\:DIGITS:"
 )
 
@@ -237,7 +237,7 @@ _shtab_npgxctl_pin_defaults_added=0
 _shtab_npgxctl_pins_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -248,7 +248,7 @@ _shtab_npgxctl_retry_options=(
   "--op[all keys of this operator, and what is counted of its changes]:OP:"
   "--all[everything that is remembered as failed]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
   "(*)::the first digits (4 or more) of keys:"
 )
 
@@ -258,7 +258,7 @@ _shtab_npgxctl_retry_defaults_added=0
 _shtab_npgxctl_shutdown_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -267,7 +267,7 @@ _shtab_npgxctl_shutdown_defaults_added=0
 _shtab_npgxctl_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the whole status document (docs\/file-formats.md)]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -278,7 +278,7 @@ _shtab_npgxctl_top_options=(
   "--interval[time between two pages (default\: 2)]:SECONDS:"
   "--count[end after so many pages]:N:"
   "--json[status documents, one a line]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -287,7 +287,7 @@ _shtab_npgxctl_top_defaults_added=0
 _shtab_npgxctl_trace_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[as without it\: the trace is JSON]"
-  "--socket[ask the daemon at this socket]:PATH:"
+  "--socket[ask the daemon at this socket]:PATH:_files"
   ":a job\'s name, or its first letters\; without it, all jobs:"
 )
 
@@ -297,7 +297,7 @@ _shtab_npgxctl_trace_defaults_added=0
 _shtab_npgxctl_unpin_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
   ":the first digits (4 or more) of a kernel key, JOB\/ROUND as the log has them, or view\:DIGITS:"
 )
 
@@ -308,7 +308,7 @@ _shtab_npgxctl_verify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--repair[set damaged things aside, drop stale rows, list unlisted kernels, remove bad views that nobody uses]"
   "--json[print the daemon\'s answer as JSON (docs\/protocol.md, Administration)]"
-  "--socket[ask the daemon at this admin.sock]:PATH:"
+  "--socket[ask the daemon at this admin.sock]:PATH:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
