@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,12 +69,18 @@ def _toolchain() -> tuple[Toolchain | None, str]:
 def _node(options: argparse.Namespace, toolchain: Toolchain | None) -> units.Node:
     program = options.program.absolute() if options.program else units.program_beside(sys.executable)
     units.check_open(program)
+    from npgxd.config import MetricsSection, load  # noqa: PLC0415 -- npgxctl status need not read it
+
+    config = options.root / units.CONFIG
+    read = config.exists() and not options.remove  # what cannot be read shall not keep npgxd on the node
+    metrics = load(config, user=False, environ={}).metrics if read else MetricsSection()
+    node = units.Node(program, textfile=metrics.textfile, listens=bool(metrics.listen))
     if toolchain is None:
-        return units.Node(program)
+        return node
     from npgxd.oplib.shared_root_place import default_root  # noqa: PLC0415 -- only here
 
     writes = () if toolchain.supports_install_path else (default_root(toolchain.environment).resolve(),)
-    return units.Node(program, writes=writes, group=units.group_of(toolchain.op_compiler.resolve()))
+    return replace(node, writes=writes, group=units.group_of(toolchain.op_compiler.resolve()))
 
 
 def _described(toolchain: Toolchain | None) -> dict[str, object]:

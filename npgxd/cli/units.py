@@ -43,6 +43,10 @@ class Node:
     writes: tuple[Path, ...] = ()
     """What the daemon changes outside its state: the shared op root of a CANN before 9.1.0."""
     group: str = ""
+    textfile: Path | None = None
+    """``[metrics] textfile``."""
+    listens: bool = False
+    """Whether ``[metrics] listen`` is set."""
 
 
 def planned(node: Node, toolchain: Mapping[str, object]) -> dict[str, str]:
@@ -68,11 +72,18 @@ def _drop_in(node: Node) -> Iterator[str]:
         yield from (f"ReadWritePaths={_quoted(path)}" for path in node.writes)
     if node.group:
         yield f"SupplementaryGroups={node.group}"
+    if node.textfile is not None:
+        yield "# [metrics] textfile; the user npgxd must be allowed to write there, too. A directory that is missing is passed over."
+        yield f"ReadWritePaths={_quoted(node.textfile.parent, '-')}"
+    if node.listens:
+        yield "# [metrics] listen"
+        yield "RestrictAddressFamilies=AF_INET AF_INET6"
+        yield "IPAddressAllow=localhost"
 
 
-def _quoted(path: Path) -> str:
-    """As systemd reads it: no specifier, no second word."""
-    text = str(path)
+def _quoted(path: Path, before: str = "") -> str:
+    """As systemd reads it, after the sign ``before``: no specifier, no second word."""
+    text = f"{before}{path}"
     if any(ord(char) < 32 for char in text) or '"' in text or "\\" in text:  # noqa: PLR2004 -- control characters
         raise ConfigError(f"{text!r} cannot stand in a unit", hint="move it to a path without quotes and control characters")
     text = text.replace("%", "%%").replace("$", "$$")

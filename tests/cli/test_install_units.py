@@ -122,3 +122,28 @@ def test_a_program_elsewhere_is_named_in_the_drop_in_with_every_letter(tmp_path:
     assert 'ExecStart="/opt/my npgxd/50%%/bin/npgxd" --config /etc/npgxd/npgxd.toml' in made[units.NODE_DROP_IN]
     assert "SupplementaryGroups=HwHiAiUser" in made[units.NODE_DROP_IN]
     assert all(units.is_ours(text) for text in made.values())
+
+
+def test_what_metrics_need_is_allowed_and_taken_back_and_a_broken_configuration_keeps_nothing_on_the_node(
+    tmp_path: Path, program: Path, cann: Path
+) -> None:
+    root = tmp_path / "root"
+    install(root, program)
+    drop_in, config = root / units.NODE_DROP_IN, root / units.CONFIG
+    assert not drop_in.exists()
+    for told, allowed in (
+        ('textfile = "/var/text file/npgxd.prom"', ['ReadWritePaths="-/var/text file"']),
+        ('listen = "127.0.0.1:9469"', ["RestrictAddressFamilies=AF_INET AF_INET6", "IPAddressAllow=localhost"]),
+        ("", []),
+    ):
+        config.write_text(f"[metrics]\n{told}\n")
+        assert install(root, program) == 0
+        assert [line for line in _lines(drop_in) if "=" in line] == allowed
+    config.write_text("[metrics]\nnonsense = 1\n")
+    assert install(root, program) == 78
+    assert install(root, program, "--remove", "--force") == 0
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if not line.startswith("#")] if path.exists() else []

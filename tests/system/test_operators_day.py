@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +17,13 @@ from tools.cann_sim import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from subprocess import CompletedProcess
 
 NPGXCTL = two_versions.HOME / "bin/npgxctl"
 CANN = ("ASCEND_HOME_PATH=/srv/cann/latest", "ASCEND_OPP_PATH=/srv/cann/latest/opp", "NPGXD_SOC=Ascend910B3")
 """What set_env.sh sets in the operator's shell, and the SoC."""
 UNITS = ("npgxd.service", "npgxd.socket", "npgxd-admin.socket")
+TEXTFILE, LISTEN = Path("/srv/textfile/npgxd.prom"), "127.0.0.1:9469"
 DISK = 32 << 20
 MIN_FREE = "[store]\nmin_free_gb = 0.002\n"
 """2 MB must stay free on that disk."""
@@ -92,6 +94,7 @@ def test_an_operators_day(operator: Operator) -> None:
     install(operator)
     serving = two_jobs(operator)
     mend_an_operator(operator)
+    monitor(operator)
     upgrade_under_a_running_job(operator, serving)
     run_out_of_space_and_recover(operator)
     collect(operator)
@@ -182,6 +185,14 @@ def mend_an_operator(operator: Operator) -> None:
     mended.end()
 
 
+def monitor(operator: Operator) -> None:
+    """As docs/metrics.md says; it comes with the next restart."""
+    machine = operator.machine
+    (machine.etc / "npgxd/npgxd.toml.d/metrics.toml").write_text(f'[metrics]\ntextfile = "{TEXTFILE}"\nlisten = "{LISTEN}"\n')
+    machine.run("install", "-d", "-o", "npgxd", "-g", "npgxd", str(TEXTFILE.parent))
+    operator.page("install-units")
+
+
 def upgrade_under_a_running_job(operator: Operator, serving: list[Rank]) -> None:
     """Kernels and leases of the older version stay, and its ranks are served by the newer one when they ask for more."""
     machine = operator.machine
@@ -191,6 +202,9 @@ def upgrade_under_a_running_job(operator: Operator, serving: list[Rank]) -> None
     assert machine.show()["MainPID"] != before
     told = operator.told("status")
     assert (told["daemon"]["version"], told["kernels"]["count"]) == (two_versions.NEWER, kernels)
+    eventually(lambda: f'version="{two_versions.NEWER}"' in machine.run("cat", str(TEXTFILE)), "the metrics are in the textfile")
+    get = f"import urllib.request; print(urllib.request.urlopen('http://{LISTEN}/metrics', timeout=60).read().decode())"
+    assert f'version="{two_versions.NEWER}"' in machine.run(sys.executable, "-c", get, user="stranger")
     operator.page("gc")
     (machine.srv / "ranks" / "go").touch()
     for rank in serving:
