@@ -40,9 +40,18 @@ log = logging.getLogger("npgxd")
 
 DEADLINE_S: Final = 1800.0
 """How long a look-up waits for another process's build where its caller does not say."""
+MAX_CHAIN: Final = 8
+"""How many entries that do not fit a process looks past before it builds one without the daemon."""
+UNREACHABLE: Final = frozenset({"NO_DAEMON", "SILENT", "REFUSED"})
+"""Codes of a MISS after which nobody need be told what was built."""
 PUBLISH_S: Final = 60.0
 _SLOW_DISK: Final = 20e6
 """Bytes a second that any disk takes."""
+
+
+def next_after(key: str, digest: str) -> str:
+    """Where to look after the entry with ``digest`` was found under ``key`` and did not fit: the same for everybody with that misfit."""
+    return hashlib.sha256(f"{key} {digest}".encode()).hexdigest()
 
 
 @plain

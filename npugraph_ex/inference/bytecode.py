@@ -92,7 +92,7 @@ def bind(stored: Bytecode, function: FunctionType, graph: Callable[..., object])
 def code_of(code: bytes | memoryview) -> CodeType:
     """What ``marshal`` wrote of a code object. Only for entries that passed ``files`` or came from the daemon: this is code to be run."""
     try:
-        read = marshal.loads(code)  # noqa: S302 -- see inference/files.py
+        read = marshal.loads(code)  # noqa: S302 -- see npgxd/client/entry_files.py
     except (ValueError, EOFError, TypeError) as error:
         raise EntryDamaged(f"the entry's bytecode cannot be read: {error}") from error
     if not isinstance(read, CodeType):

@@ -22,7 +22,6 @@ FORMAT: Final = 1
 """Changes whenever an older reader would not understand, or misunderstand, what a newer writer wrote."""
 ALIGNMENT: Final = 64
 """Sections begin at multiples of this, so that tensor data can be used where it lies."""
-MAX_BYTES: Final = 2**31
 _PREAMBLE: Final = struct.Struct("<8sIIQ32s8x")  # magic, format, length of the directory, length of the file, digest
 _DIGEST: Final = slice(24, 56)
 """Where the digest lies: the sha256 of all other bytes of the file."""

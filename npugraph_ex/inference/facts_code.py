@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from npgxd.client.codes import class_codes, codes_behind
 from npugraph_ex.inference.cacheable import NotCacheable, Why
-from npugraph_ex.inference.codes import class_codes, codes_behind
 from npugraph_ex.inference.facts_guards import Draft
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from npgxd.client.codes import class_described, class_name, code_digest, own_names
 from npugraph_ex.inference.cacheable import NotCacheable, Why
-from npugraph_ex.inference.codes import class_described, class_name, code_digest, own_names
 from npugraph_ex.inference.facts import ClassFact, Fact, Facts
 from npugraph_ex.inference.facts_code import (
     compares_identity,

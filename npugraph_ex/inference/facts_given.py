@@ -10,7 +10,7 @@ import dataclasses
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from npugraph_ex.inference.codes import class_described, class_name, codes_behind, described
+from npgxd.client.codes import class_described, class_name, codes_behind, described
 from npugraph_ex.inference.facts_values import Unencodable, encode
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npugraph_ex.inference.codes import class_name
+from npgxd.client.codes import class_name
 from npugraph_ex.inference.devices import relative
 
 if TYPE_CHECKING:

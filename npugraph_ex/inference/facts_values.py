@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from npugraph_ex.inference.codes import class_name, code_digest, described
+from npgxd.client.codes import class_name, code_digest, described
 from npugraph_ex.inference.devices import relative
 
 if TYPE_CHECKING:

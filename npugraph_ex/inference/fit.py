@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 
-from npugraph_ex.inference.codes import class_described, class_name, code_digest, own_names
+from npgxd.client.codes import class_described, class_name, code_digest, own_names
 from npugraph_ex.inference.facts_paths import MISSING, Roots, follow, spoken, with_bases
 from npugraph_ex.inference.facts_settings import settings_now, versions_now
 from npugraph_ex.inference.facts_shapes import NoRange, holds

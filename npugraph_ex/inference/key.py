@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from npgxd.client.codes import source_digests
 from npugraph_ex.inference.container import FORMAT
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ def key_of(
         "schema": [SCHEMA, FORMAT],
         "function": f"{function.__module__}.{function.__qualname__}",
         "info": info,
-        "sources": _sources(function, instance),
+        "sources": source_digests(map(type, instance.modules()), function.__module__),
         "versions": dict(versions),
         "arguments": [_told(item, dynamic=dynamic) for item in args],
         "named": {name: _told(item, dynamic=dynamic) for name, item in kwargs.items()},
@@ -55,28 +53,6 @@ def key_of(
         ],
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def next_after(key: str, digest: str) -> str:
-    """Where to look after the entry with ``digest`` was found under ``key`` and did not fit."""
-    return hashlib.sha256(f"{key} {digest}".encode()).hexdigest()
-
-
-def _sources(function: FunctionType, instance: nn.Module) -> list[str]:
-    """Digests of the files that define the model's own classes; without a file, the name alone: facts then decide."""
-    classes = {kind for module in instance.modules() for kind in type(module).__mro__}
-    names = {kind.__module__ for kind in classes} | {function.__module__}
-    own = sorted(name for name in names if name.partition(".")[0] not in {"torch", "builtins", "torch_npu"})
-    return [_file_digest(name) for name in own]
-
-
-def _file_digest(name: str) -> str:
-    module = sys.modules.get(name)
-    try:
-        path = inspect.getsourcefile(module) if module is not None else None
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else name
-    except (TypeError, OSError):
-        return name
 
 
 def _told(value: Any, *, dynamic: bool, depth: int = _DEPTH) -> Any:

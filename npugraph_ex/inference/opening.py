@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.client import current
-from npgxd.client.artifacts import DEADLINE_S
+from npgxd.client.artifacts import DEADLINE_S, MAX_CHAIN, UNREACHABLE, next_after
 from npgxd.errors import NpgxError
 from npgxd.wire.states import ArtifactState
 from npugraph_ex import reports
@@ -25,7 +25,7 @@ from npugraph_ex.inference.facts import Facts
 from npugraph_ex.inference.facts_given import given
 from npugraph_ex.inference.facts_settings import versions_now
 from npugraph_ex.inference.fit import unfit
-from npugraph_ex.inference.key import key_of, next_after
+from npugraph_ex.inference.key import key_of
 from npugraph_ex.inference.places import Place, Ranks, place_of
 from npugraph_ex.inference.settings import guarded
 from npugraph_ex.inference.shelf import Shelf
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("npugraph_ex")
 
-MAX_CHAIN: Final = 8
-"""How many entries that do not fit are looked past in the daemon before one is built without it."""
 _SAY_AFTER_S: Final = 2.0
-_UNREACHABLE: Final = frozenset({"NO_DAEMON", "SILENT", "REFUSED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +131,7 @@ class Opening:
             if found.state is ArtifactState.NOT_CACHEABLE:
                 return self._usual(found.reason or found.code)
             if found.state is not ArtifactState.HIT or found.data is None:
-                told = None if found.code in _UNREACHABLE else client
+                told = None if found.code in UNREACHABLE else client
                 return self._build(told, key, args, kwargs)
             try:
                 opened = self._use(found.data, "daemon", args, kwargs)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from npgxd.client import entry_files as files
 from npgxd.errors import ConfigError
-from npugraph_ex.inference import files
 from npugraph_ex.inference.facts_given import UNDECIDING
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from npgxd.client import entry_files as files
 from npgxd.errors import ConfigError
-from npugraph_ex.inference import calls_source, entry, files
+from npugraph_ex.inference import calls_source, entry
 from npugraph_ex.inference.facts import Facts
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from npgxd.client import entry_files as files
 from npgxd.errors import NpgxError
-from npugraph_ex.inference import files
 from npugraph_ex.inference.container import pack, unpack
 from npugraph_ex.recording.recorded import Recorded
 

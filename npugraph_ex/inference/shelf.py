@@ -11,9 +11,9 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from npugraph_ex.inference import files
+from npgxd.client import entry_files as files
+from npgxd.client.entry_files import EntryRefused
 from npugraph_ex.inference.container import EntryDamaged, EntryOutdated, unpack
-from npugraph_ex.inference.files import EntryRefused
 from npugraph_ex.inference.places import FILE
 
 if TYPE_CHECKING:

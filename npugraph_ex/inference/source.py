@@ -104,7 +104,7 @@ class StoredGraph:
 
     def _function(self, code: CodeType) -> Callable[..., object]:
         space = {**_NAMES, **self._functions(), **self._operators}
-        exec(code, space)  # noqa: S102 -- an entry is code: see inference/files.py
+        exec(code, space)  # noqa: S102 -- an entry is code: see npgxd/client/entry_files.py
         if "forward" not in space:
             raise EntryDamaged("the entry's program is not a forward function")
         made: Callable[..., object] = space["forward"]

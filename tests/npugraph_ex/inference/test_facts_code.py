@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from npugraph_ex.inference import codes
-from npugraph_ex.inference.codes import class_described, code_digest, described
+from npgxd.client import codes
+from npgxd.client.codes import class_described, code_digest, described
 
 TEXT = '''
 def f(x, k=3):

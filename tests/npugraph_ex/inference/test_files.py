@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from npugraph_ex.inference import bytecode, cache_compile, files, source
+from npgxd.client import entry_files as files
+from npgxd.client.entry_files import EntryRefused
+from npugraph_ex.inference import bytecode, cache_compile, source
 from npugraph_ex.inference.container import EntryDamaged, EntryOutdated, pack, unpack
-from npugraph_ex.inference.files import EntryRefused
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 SAVES = 1000
@@ -246,7 +247,7 @@ def _mode(path):
 def test_fc07_what_a_killed_writer_left_is_swept_by_the_next_and_a_living_writers_file_is_not(kept):
     files.save(kept, ("entry",), b"old")
     program = (
-        "import os, sys, fcntl, npugraph_ex.inference.files as files\n"
+        "import os, sys, fcntl, npgxd.client.entry_files as files\n"
         "os.rename = lambda *a, **k: (sys.stdout.write('now\\n'), sys.stdout.flush(), sys.stdin.readline())\n"
         f"files.save(__import__('pathlib').Path({str(kept)!r}), ('entry',), b'new')"
     )

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from npgxd.client.artifacts import MAX_CHAIN
 from npgxd.client.lookup import Found
 from npgxd.wire.states import ArtifactState
 from npugraph_ex.inference import opening
 from npugraph_ex.inference.container import pack
-from npugraph_ex.inference.opening import MAX_CHAIN, Opening, Plan
+from npugraph_ex.inference.opening import Opening, Plan
 from npugraph_ex.inference.wrapped import CachedMethod
 from npugraph_ex.options import OptionError, read_options
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from npgxd.client.entry_files import EntryRefused
 from npgxd.errors import ConfigError
 from npugraph_ex.inference import cache_compile, readable_cache
 from npugraph_ex.inference.container import EntryDamaged
-from npugraph_ex.inference.files import EntryRefused
 
 
 class Net(nn.Module):

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import NpgxError
-from npugraph_ex.inference.container import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _ATTEMPTS: Final = 5
+MAX_BYTES: Final = 2**31
+"""What an entry can have at most."""
 _HINT: Final = "An entry is code: it is used only if this user alone can have written it. Remove it, or give another cache_dir"
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import struct
+import sys
 from functools import cached_property, partial
+from pathlib import Path
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MADE_BY_COMPILER: Final = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _DIGEST_BYTES: Final = 16
@@ -208,3 +210,25 @@ def own_names(value: Any, names: frozenset[str]) -> list[str]:
 def class_name(kind: type) -> str:
     """``module:Qual.name``."""
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+# ---- source files ---------------------------------------------------------------------------------------------------------
+
+
+def source_digests(kinds: Iterable[type], *more: str) -> list[str]:
+    """Digests of the files that define the user's own classes among ``kinds`` and their bases, and of those of the modules ``more``.
+
+    For a name that is made before any trace. Where there is no file, the module's name alone.
+    """
+    names = {base.__module__ for kind in kinds for base in kind.__mro__} | set(more)
+    own = sorted(name for name in names if name.partition(".")[0] not in {"torch", "builtins", "torch_npu"})
+    return [_file_digest(name) for name in own]
+
+
+def _file_digest(name: str) -> str:
+    module = sys.modules.get(name)
+    try:
+        path = inspect.getsourcefile(module) if module is not None else None
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else name
+    except (TypeError, OSError):
+        return name
