@@ -1,4 +1,4 @@
-"""The import hook: it lets torch_npu's own modules load, and then has their static-kernel functions replaced.
+"""The import hook: it lets torch_npu's own modules load, and then has parts of them replaced.
 
 The ``.pth`` line imports this module at every interpreter's start, so it imports nothing beyond what every interpreter has, and
 whatever goes wrong here, now or later, the import that was asked for goes on.
@@ -16,9 +16,13 @@ _PACKAGES = ("npugraph_ex", "torchair")
 TARGETS: dict[str, str] = {
     # Short names are those that a program imports; the long ones are the packages' real names. Each makes a copy of its own.
     **{
-        f"{prefix}{package}._acl_concrete_graph.static_kernel": "static_kernel"
+        f"{prefix}{package}.{module}": part
         for package in _PACKAGES
         for prefix in ("", "torch_npu.dynamo.")
+        for module, part in (
+            ("_acl_concrete_graph.static_kernel", "static_kernel"),
+            ("inference._cache_compiler", "compile_cache"),
+        )
     },
     "torch_npu.dynamo.npugraph_ex": "package",
     "torch_npu": "torch_npu",

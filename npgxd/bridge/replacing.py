@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from npgxd.bridge import uninstalling
+from npgxd.bridge import caching, uninstalling
 from npgxd.bundled import bundled_package
 
 if TYPE_CHECKING:
@@ -60,8 +60,17 @@ def _around_torch_npu(module: ModuleType, execute: Execute) -> None:
         log.warning("npgxd: the bridge is not whole in this process: %r", error)
 
 
+def _around_compile_cache(module: ModuleType, execute: Execute) -> None:
+    execute(module)
+    try:
+        caching.replace_cache(module)
+    except Exception as error:  # noqa: BLE001 -- the bundled flow stays; its user hears why
+        log.warning("npgxd: the compile cache of %s does not go through the daemon: %r", module.__name__, error)
+
+
 AROUND: Final[dict[str, Callable[[ModuleType, Execute], None]]] = {
     "static_kernel": _around_static_kernel,
+    "compile_cache": _around_compile_cache,
     "package": _around_package,
     "torch_npu": _around_torch_npu,
 }
