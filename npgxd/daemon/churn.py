@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,6 +32,8 @@ ALL_GRAPHS: Final = 4
 """All graphs of one process together may have so many times as many rounds as one graph."""
 MAX_VALUES: Final = 1024
 """Values of one call that are remembered."""
+MAX_ALL_VALUES: Final = 131_072
+"""Values of all calls of one user; beyond them, too, the calls that were not seen for longest are forgotten."""
 _SHOWN: Final = 50
 
 # The canonical form of a record is compact JSON with sorted keys, and a quote inside of a text is escaped: names are found by their form.
@@ -79,12 +81,17 @@ class _Call:
     what: Changing
     rounds: int = 0
     capped: int = 0
-    values: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+    known: bool = True
+    values: dict[bytes, None] = field(default_factory=dict)
+    """In the order in which they came; mostly one, for which an OrderedDict would take three times as much memory."""
 
-    def remember(self, value: bytes) -> None:
+    def remember(self, value: bytes) -> int:
+        """Note a value; how many more there are now."""
+        before = len(self.values)
         self.values[value] = None
         if len(self.values) > MAX_VALUES:
-            self.values.popitem(last=False)
+            del self.values[next(iter(self.values))]
+        return len(self.values) - before
 
 
 class _Seen(NamedTuple):
@@ -99,6 +106,8 @@ class Churn:
     def __init__(self, limits: LimitsSection) -> None:
         self._limits = limits
         self._calls: dict[int, OrderedDict[bytes, _Call]] = {}
+        self._values: Counter[int] = Counter()
+        """uid -> values of all its calls."""
 
     def take(self, graph: Graph, missing: Iterable[tuple[str, Record]]) -> dict[str, str]:
         """A round brings these keys, which have no kernel yet; key -> reason, for those that are not to be compiled."""
@@ -115,15 +124,28 @@ class Churn:
         for call in {id(one.call): one.call for one in fresh}.values():
             call.rounds += 1
         for one in fresh:
-            one.call.remember(one.value)
+            self._remember(one)
         return capped
+
+    def _remember(self, seen: _Seen) -> None:
+        call, uid = seen.call, seen.call.graph.uid
+        if call.known:
+            self._values[uid] += call.remember(seen.value)
+        while self._values[uid] > MAX_ALL_VALUES and len(self._calls[uid]) > 1:
+            self._part(self._calls[uid].popitem(last=False)[1])
+
+    def _part(self, call: _Call) -> None:
+        """A call is not watched any more."""
+        call.known = False
+        self._values[call.graph.uid] -= len(call.values)
 
     def forget(self, op_type: str = "") -> int:
         """Count anew, for one operator or for all; how many calls had been capped."""
         found = 0
         for calls in self._calls.values():
-            for name in [name for name, call in calls.items() if op_type in {"", call.op_type}]:
-                found += calls.pop(name).capped > 0
+            for name, call in [(name, call) for name, call in calls.items() if op_type in {"", call.op_type}]:
+                found += call.capped > 0
+                self._part(calls.pop(name))
         return found
 
     def describe(self) -> list[dict[str, object]]:
@@ -166,7 +188,7 @@ class Churn:
         if call is None:
             call = calls[name] = _Call(graph, op_type, what)
             if len(calls) > MAX_CALLS:
-                calls.popitem(last=False)
+                self._part(calls.popitem(last=False)[1])
         calls.move_to_end(name)
         return call
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SLICE: Final = 16
-"""Kernels that are published at once: some tens of fsyncs."""
+SLICE: Final = 4
+"""Kernels that are published at once: some ten fsyncs, for which everybody else waits."""
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ from npgxd.daemon.reloading import Reloading
 from npgxd.daemon.roots import OpLibrary
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.signals import Signals
+from npgxd.daemon.slices import Task
 from npgxd.daemon.status import StatusPage
 from npgxd.daemon.tracing_document import frames as trace_frames
 from npgxd.wire.printable import counted
@@ -58,6 +59,8 @@ FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
+TOGETHER_S = 0.1
+"""Ranks of a job end together: their leases are looked at once."""
 
 
 class Service:
@@ -149,6 +152,7 @@ class Service:
         self._watched: set[int] = set()
         self._signals = Signals()
         self._next_lease_poll = 0.0
+        self._releasing: Task[None] | None = None
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
         self._ticks = (
@@ -279,16 +283,22 @@ class Service:
 
     def _end_session(self, session: Session, how: str) -> None:
         log.debug("pid %d of job %s %s", session.peer.pid, session.job, how)
-        self._handlers.end(session, self._clock())
-        self._next_lease_poll = 0.0
+        now = self._clock()
+        self._handlers.end(session, now)
+        self._next_lease_poll = min(self._next_lease_poll, now + TOGETHER_S)
 
     def _poll_leases(self, now: float) -> float:
         """Drop lease files, then views, whose processes have ended; when to look again (``inf``: nothing is leased)."""
-        if now >= self._next_lease_poll:
-            self._stores.release_dead(keep=self._coordinator.views_in_use(now))
-            again = self._stores.leases.count() or self._stores.spared
-            self._next_lease_poll = now + LEASE_POLL_S if again else math.inf
-        elif self._next_lease_poll == math.inf and self._stores.leases.count():
+        if self._releasing is None and now >= self._next_lease_poll:
+            self._next_lease_poll = math.inf
+            self._releasing = Task(self._stores.releasing(lambda: self._coordinator.views_in_use(self._clock())))
+        if self._releasing is not None:
+            if not self._releasing.run():
+                return now
+            if self._releasing.error is not None:
+                log.error("leases that have ended are looked for again: %s", self._releasing.error)
+            self._releasing = None
+        if self._next_lease_poll == math.inf and (self._stores.leases.count() or self._stores.spared):
             self._next_lease_poll = now + LEASE_POLL_S
         return self._next_lease_poll
 
@@ -315,6 +325,8 @@ class Service:
         self._admin.close()
         self._scrapes.close()
         self._housekeeping.stop()
+        if self._releasing is not None:
+            self._releasing.stop()
         self._library.close()
         for session in self._sessions:
             self._sessions.end(session)

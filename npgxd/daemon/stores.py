@@ -15,6 +15,7 @@ from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import recover
+from npgxd.oplib.sweeping import Step
 from npgxd.oplib.views import Views
 from npgxd.store.artifacts import ArtifactStore
 from npgxd.store.catalog import Catalog
@@ -28,11 +29,12 @@ from npgxd.wire.messages import Package
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from npgxd.compile import JobResult, MadeKernel, MadePackage
     from npgxd.daemon.flights import Need
     from npgxd.daemon.tries import GivenUp
+    from npgxd.oplib.sweeping import Steps
     from npgxd.store.manifest import KernelManifest
 
 log = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ class Stores:
         counted, self._counted, self._flushed_at = self._counted, Counter(), time.monotonic()
         try:
             if counted:
-                self.catalog.count(counted)
+                self.catalog.count(counted, durable=False)
             self.kernels.uses.flush()
             self.artifacts.flush()
         except StoreError as error:
@@ -180,11 +182,25 @@ class Stores:
 
     def release_dead(self, keep: set[str]) -> None:
         """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
-        released, leased = self.leases.release_dead(), self.leases.views_in_use()
-        look, self.spared = bool(released or self.spared), bool(keep - leased)
-        dropped = self.views.drop_unleased(keep=keep | leased) if look or self.spared else []
+        for _ in self.releasing(lambda: keep):
+            pass
+
+    def releasing(self, keep: Callable[[], set[str]]) -> Steps[None]:
+        """``release_dead`` bit by bit; ``keep`` is asked when all leases were looked at. Nothing that is leased meanwhile goes."""
+        released, leased = 0, set[str]()
+        with self.leases.watched() as offered:
+            for gone in self.leases.each_released():
+                released += gone is not None
+                yield Step("leases", released, 0)
+            for views in self.leases.each_in_use():
+                leased |= views
+                yield Step("leases", released, 0)
+            told = keep()
+            look, self.spared = bool(released or self.spared), bool(told - leased - offered)
+            dropped = self.views.hide_unleased(keep=told | leased | offered) if look or self.spared else []
         if released:
-            log.info("%s ended, %s dropped", counted(len(released), "lease"), counted(len(dropped), "view"))
+            log.info("%s ended, %s dropped", counted(released, "lease"), counted(len(dropped), "view"))
+        yield from self.views.sweep()
 
     # ---- for the status document -------------------------------------------------------------------------------------
 

@@ -7,17 +7,17 @@ then, and is never called a problem.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from npgxd.errors import StoreError
 from npgxd.oplib.checking_artifacts import check_artifacts
-from npgxd.oplib.sweeping import Step, digest_slowly, remove_slowly
+from npgxd.oplib.sweeping import Step, Steps, digest_slowly, remove_slowly
 from npgxd.store.kernels import directories, row_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from npgxd.oplib.leases import Leases
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from npgxd.store.rounds import RoundJournal
     from npgxd.store.state import StateDirectory
 
-T = TypeVar("T")
-Steps = Generator[Step, None, T]
 
 _PAGE: Final = 64
 

@@ -55,6 +55,7 @@ class Leases:
         """Offered and not confirmed: held by this table until the client has its lock, or its session has ended."""
         self.lately: set[str] = set()
         """Views that were offered since this was last emptied: whoever looks through all leases bit by bit misses none of these."""
+        self._watching: list[set[str]] = []
         self._count = sum(1 for _ in state.leases.iterdir())
 
     def offer(self, view: str, *, session: str, uid: int, pid: int, started: float) -> LeaseFacts:
@@ -69,6 +70,8 @@ class Leases:
         )
         self._offered[facts.lease] = facts
         self.lately.add(view)
+        for seen in self._watching:
+            seen.add(view)
         self._count += 1
         return facts
 
@@ -104,29 +107,43 @@ class Leases:
         """How many lease files there are."""
         return self._count
 
+    @contextmanager
+    def watched(self) -> Iterator[set[str]]:
+        """The views that are offered while this is open: whoever looks through all leases bit by bit misses none of these."""
+        seen: set[str] = set()
+        self._watching.append(seen)
+        try:
+            yield seen
+        finally:
+            self._watching = [other for other in self._watching if other is not seen]
+
     def release_dead(self) -> list[LeaseFacts]:
         """Remove the files of leases that nobody holds; those leases."""
-        released: list[LeaseFacts] = []
-        for entry in sorted(os.scandir(self._state.leases), key=lambda entry: entry.name):
-            if entry.name in self._offered:
-                continue
-            with self._try_lock(entry.name) as free:
-                if free is False:
-                    continue
-                # Removed under the exclusive lock: a client that opened it meanwhile gets its lock on a file without a name
-                # at best, and ``confirm`` then says that this is no lease.
-                facts = self._facts(entry.name)
-                if facts is None:
-                    log.warning("leases/%s is not a lease, and is removed", entry.name)
-                try:
-                    self._state.disk.remove_tree(self._state.leases / entry.name)
-                except StoreError as error:
-                    log.warning("leases/%s cannot be removed: %s", entry.name, error)
-                    continue
-                if facts is not None:
-                    released.append(facts)
+        return [facts for facts in self.each_released() if facts is not None]
+
+    def each_released(self) -> Iterator[LeaseFacts | None]:
+        """``release_dead`` bit by bit, for a caller that has other things to do between two leases; None for one that stays."""
+        for name in sorted(os.listdir(self._state.leases)):  # noqa: PTH208 -- names
+            yield None if name in self._offered else self._released(name)
         self._count = sum(1 for _ in self._state.leases.iterdir())
-        return released
+
+    def _released(self, lease: str) -> LeaseFacts | None:
+        """Remove a lease's file if nobody holds it; what it said."""
+        path = self._state.leases / lease
+        with self._try_lock(lease) as free:
+            if free is False or not os.path.lexists(path):
+                return None
+            # Removed under the exclusive lock: a client that opened it meanwhile gets its lock on a file without a name
+            # at best, and ``confirm`` then says that this is no lease.
+            facts = self._facts(lease)
+            if facts is None:
+                log.warning("leases/%s is not a lease, and is removed", lease)
+            try:
+                self._state.disk.remove_tree(path)
+            except StoreError as error:
+                log.warning("leases/%s cannot be removed: %s", lease, error)
+                return None
+            return facts
 
     def unreadable(self) -> list[tuple[str, bool]]:
         """Lease files whose text cannot be read, and whether somebody holds them."""

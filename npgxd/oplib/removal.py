@@ -11,18 +11,17 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from npgxd.errors import StoreError
-from npgxd.oplib.sweeping import Step, bound_quarantine, remove_slowly
+from npgxd.oplib.sweeping import Step, Steps, bound_quarantine, remove_slowly
 from npgxd.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, parse_manifest
 from npgxd.store.plain import read_plain
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from npgxd.oplib.leases import Leases
     from npgxd.oplib.pins import Pins
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-Steps = Generator[Step, None, T]
 
 OVERHEAD: Final = 12 * 1024
 """Bytes on the disk that a kernel takes beside its members: directory, manifest, and what rounding up to blocks adds."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from npgxd.store.plain import CHUNK, chunks, open_plain, tree_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from npgxd.store.state import StateDirectory
 
 _FILES: Final = 16
@@ -27,12 +26,22 @@ class Step(NamedTuple):
     total: int
 
 
-def remove_slowly(state: StateDirectory, path: Path, what: str) -> Generator[Step, None, None]:
+T = TypeVar("T")
+Steps = Generator[Step, None, T]
+"""A long act, bit by bit, and what it comes to."""
+
+
+def remove_slowly(state: StateDirectory, path: Path, what: str) -> Steps[None]:
     """Remove a published tree: out of sight by one rename at once, then file by file."""
     away = state.staging / f"dropped-{secrets.token_hex(8)}"
     state.disk.move(path, away, durable=False)
+    yield from sweep_slowly(state, away, what)
+
+
+def sweep_slowly(state: StateDirectory, away: Path, what: str) -> Steps[None]:
+    """Remove a tree, or a file, that is out of sight already."""
     removed = 0
-    for directory, _, files in os.walk(away, topdown=False):
+    for directory, _, files in os.walk(away, topdown=False) if not away.is_symlink() else ():  # it would walk where that leads
         for name in files:
             state.disk.unlink(Path(directory, name))
             removed += 1
@@ -41,7 +50,7 @@ def remove_slowly(state: StateDirectory, path: Path, what: str) -> Generator[Ste
     state.disk.remove_tree(away)
 
 
-def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Generator[Step, None, int]:
+def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Steps[int]:
     """Remove the oldest of what was found damaged until at most ``limit`` bytes are left; the bytes that are left."""
     found: list[tuple[int, str, int]] = []
     for entry in os.scandir(state.quarantine):
@@ -58,7 +67,7 @@ def bound_quarantine(state: StateDirectory, limit: int, *, dry_run: bool) -> Gen
     return total
 
 
-def digest_slowly(path: Path, what: str) -> Generator[Step, None, tuple[str, int]]:
+def digest_slowly(path: Path, what: str) -> Steps[tuple[str, int]]:
     """sha256 and size of a plain file, a piece at a time; StoreError if it is none."""
     digest = hashlib.sha256()
     size = 0

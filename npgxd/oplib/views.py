@@ -23,12 +23,14 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
+from npgxd.oplib.sweeping import sweep_slowly
 from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index, parse_index
 from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
+    from npgxd.oplib.sweeping import Steps
     from npgxd.store.kernels import KernelStore
     from npgxd.store.manifest import KernelManifest
     from npgxd.store.state import StateDirectory
@@ -61,6 +63,8 @@ class Views:
         self._kernels = kernels
         self._boot = boot
         self._sound: set[str] = set()
+        self._hidden: list[Path] = []
+        """Views that are out of sight already, in staging, and are to be removed."""
         self.lately: set[str] = set()
         """Views that were asked for since this was last emptied, whether they are leased yet or not."""
 
@@ -121,16 +125,32 @@ class Views:
 
         One that cannot be removed is named in the log, and the others are removed all the same.
         """
+        dropped = self.hide_unleased(keep)
+        for _ in self.sweep():
+            pass
+        return dropped
+
+    def hide_unleased(self, keep: Collection[str]) -> list[str]:
+        """Take every view that is not in ``keep`` out of sight, by one rename each; ``sweep`` removes them. Those views."""
         dropped: list[str] = []
         for path in sorted(self._state.views.iterdir()):
             if path.name not in keep:
                 try:
-                    self._drop(path.name)
+                    self._hide(path.name)
                 except StoreError as error:
                     log.warning("view %s cannot be removed: %s", path.name[:16], error)
                 else:
                     dropped.append(path.name)
         return dropped
+
+    def sweep(self) -> Steps[None]:
+        """Remove the files of the views that are out of sight, a few at a time."""
+        while self._hidden:
+            away = self._hidden.pop()
+            try:
+                yield from sweep_slowly(self._state, away, "views")
+            except StoreError as error:
+                log.warning("%s cannot be removed: %s", away, error)
 
     def examine(self, digest: str, bad: Collection[str]) -> Generator[None, None, str]:
         """What is wrong with a view, bit by bit; empty if nothing is. ``bad``: kernels that were found damaged.
@@ -234,11 +254,11 @@ class Views:
             raise StoreError(f"view {digest[:16]} has no readable {_VIEW_FILE}")
         return facts
 
-    def _drop(self, digest: str) -> None:
+    def _hide(self, digest: str) -> None:
         away = self._state.staging / f"dropped-{secrets.token_hex(8)}"
         self._sound.discard(digest)
         self._state.disk.move(self.path(digest), away, durable=False)
-        self._state.disk.remove_tree(away)
+        self._hidden.append(away)
 
 
 def _places(chosen: Sequence[KernelManifest]) -> list[tuple[KernelManifest, PurePosixPath]]:

@@ -133,7 +133,7 @@ class ArtifactMemory:
         """Write notes down; StoreError leaves them for the next time."""
         if not self._notes:
             return
-        with self._catalog.transaction() as db:
+        with self._catalog.transaction(durable=False) as db:
             db.executemany(
                 "INSERT INTO artifact_notes(key, uid, label, outcome, reason, at) VALUES (?, ?, ?, ?, ?, ?)",
                 [(note.key, note.uid, note.label, note.outcome, note.reason, note.at) for note in self._notes],

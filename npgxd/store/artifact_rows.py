@@ -147,7 +147,7 @@ class ArtifactRows:
     def flush(self) -> None:
         """Write last uses down; StoreError leaves them for the next time."""
         if self._used:
-            with self._catalog.transaction() as db:
+            with self._catalog.transaction(durable=False) as db:
                 db.executemany(
                     "UPDATE artifacts SET used = ? WHERE id = ?", [(number, entry) for entry, number in self._used.items()]
                 )

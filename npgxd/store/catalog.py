@@ -149,9 +149,9 @@ class Catalog:
 
     # ---- history -----------------------------------------------------------------------------------------------------
 
-    def count(self, counts: Mapping[str, int]) -> None:
+    def count(self, counts: Mapping[str, int], *, durable: bool = True) -> None:
         """Add to counters that survive restarts."""
-        with self._commit():
+        with self._commit(durable=durable):
             self._db.executemany(
                 "INSERT INTO counters VALUES (?, ?) ON CONFLICT(name) DO UPDATE SET value = value + excluded.value",
                 counts.items(),
@@ -168,9 +168,13 @@ class Catalog:
         return self._read(question, values)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Several statements as one, on the disk afterwards; StoreError if they cannot be, and then none counts."""
-        with self._commit():
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Several statements as one, on the disk afterwards; StoreError if they cannot be, and then none counts.
+
+        Not ``durable``: on the disk with the next one that is. For histories, of which power loss may take the last moments: the loop
+        does not wait for the disk for their sake.
+        """
+        with self._commit(durable=durable):
             yield self._db
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -219,8 +223,10 @@ class Catalog:
             ) from error
 
     @contextlib.contextmanager
-    def _commit(self) -> Iterator[None]:
+    def _commit(self, *, durable: bool = True) -> Iterator[None]:
         try:
+            if not durable:
+                self._db.execute("PRAGMA synchronous=NORMAL")  # in WAL mode: no fsync at the commit (sqlite.org/pragma.html)
             self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
@@ -228,3 +234,6 @@ class Catalog:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise StoreError(f"cannot write the catalog {self._path}: {error}", hint="free space on its disk") from error
+        finally:
+            if not durable and not self._db.in_transaction:
+                self._db.execute("PRAGMA synchronous=FULL")

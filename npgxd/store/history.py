@@ -57,7 +57,7 @@ class CompileHistory:
 
     def keep_estimates(self, rows: Iterable[tuple[str, float, int]]) -> None:
         """Replace these."""
-        with self._catalog.transaction() as db:
+        with self._catalog.transaction(durable=False) as db:
             db.executemany("INSERT OR REPLACE INTO estimates VALUES (?, ?, ?)", rows)
 
     # ---- failures ----------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class CompileHistory:
 
     def made(self, keys: Iterable[str]) -> None:
         """These have been compiled after all. Reasons that have passed go with them, so that the table does not grow."""
-        with self._catalog.transaction() as db:
+        with self._catalog.transaction(durable=False) as db:
             db.executemany("DELETE FROM failed_keys WHERE key = ?", ((key,) for key in keys))
             db.execute("DELETE FROM failed_keys WHERE until != 0 AND until <= ?", (self._clock(),))
 

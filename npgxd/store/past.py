@@ -33,12 +33,12 @@ class Past:
 
     def made(self, kernels: Iterable[tuple[str, str]]) -> None:
         """These (key, digest of the record) have a kernel now."""
-        with self._catalog.transaction() as db:
+        with self._catalog.transaction(durable=False) as db:
             db.executemany("INSERT OR REPLACE INTO past(key, record, gone) VALUES (?, ?, '')", kernels)
 
     def gone(self, keys: Iterable[str], why: str) -> None:
         """The kernels of these keys went; one that went before keeps its first reason."""
-        with self._catalog.transaction() as db:
+        with self._catalog.transaction(durable=False) as db:
             db.executemany("UPDATE past SET gone = ? WHERE key = ? AND gone = ''", ((why, key) for key in keys))
 
     def why_missing(self, wanted: Mapping[str, str]) -> dict[str, str]:

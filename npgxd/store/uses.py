@@ -1,7 +1,7 @@
 """When each kernel was last used, by a counter and not by a clock; and what removal needs to know of each kernel beside that.
 
-The counter goes up with every round that finds or publishes kernels.  It reaches the catalog in batches: a kill loses the last second's
-uses, which makes some kernels seem older than they are, and nothing else.
+The counter goes up with every round that finds or publishes kernels.  It reaches the catalog in batches, for which nobody waits: a kill loses
+the last second's uses, power loss those since kernels were listed last, which makes some kernels seem older than they are, and nothing else.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Uses:
         """Write down what is not written yet; StoreError leaves it for the next time."""
         rows = [(kernel, self._latest.get(kernel, 0), self._fingerprints.get(kernel, "")) for kernel in self._dirty]
         if rows:
-            with self._catalog.transaction() as db:
+            with self._catalog.transaction(durable=False) as db:
                 db.executemany(
                     "INSERT INTO standing VALUES (?, ?, ?) ON CONFLICT(id) DO UPDATE SET used = MAX(used, excluded.used),"
                     " fingerprint = CASE excluded.fingerprint WHEN '' THEN fingerprint ELSE excluded.fingerprint END",

@@ -152,6 +152,18 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(call.values) for call in calls.values()) == 10
 
 
+def test_what_is_remembered_of_all_calls_of_a_user_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npgxd.daemon.churn.MAX_ALL_VALUES", 50)
+    counted = churn(shapes=0, const_data=0)
+    for turn in range(12):
+        counted.take(ME, missing(*(records.elementwise("Add", (16 * size, 64), impl_mode=str(turn)) for size in range(1, 10))))
+    (calls,) = counted._calls.values()
+    assert 40 <= sum(len(call.values) for call in calls.values()) <= 50
+    assert counted.take(ME, missing(records.elementwise("Add", (16, 64), impl_mode="11"))) == {}
+    counted.forget()
+    assert counted._values[ME.uid] == 0
+
+
 # ---- in a daemon -----------------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,24 @@ def test_a_view_that_was_told_and_never_leased_goes_when_its_time_is_over(parts)
     assert not parts.stores.spared
 
 
+def test_a_view_that_is_leased_while_leases_are_looked_through_bit_by_bit_stays(parts) -> None:
+    ready(parts, 16, 32, 48)
+    *views, held = (parts.submit(parts.session(), size).result.view for size in (16, 32, 48))
+    parts.stores.leases.offer(held, session="there", uid=1, pid=1, started=1.0)
+    for number, view in enumerate(views):  # these end at once: nobody holds their locks
+        offer = parts.stores.leases.offer(view, session=f"gone{number}", uid=1, pid=1, started=1.0)
+        parts.stores.leases.session_ended(offer.session)
+    steps = parts.stores.releasing(set)
+    for _ in range(5):  # three leases to release, what is offered, and the one lease that is left
+        next(steps)
+    parts.stores.leases.offer(views[1], session="new", uid=1, pid=1, started=1.0)
+    for _ in steps:
+        pass
+    assert views[0] not in parts.stores.views
+    assert views[1] in parts.stores.views
+    assert held in parts.stores.views
+
+
 # ---- whose round it is -----------------------------------------------------------------------------------------------
 
 

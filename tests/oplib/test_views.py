@@ -256,6 +256,16 @@ def test_a_dropped_view_goes_out_of_sight_by_one_rename(oplib: OpLibrary) -> Non
     assert {left for _, left in seen[1:]} == {0}
 
 
+def test_views_go_out_of_sight_at_once_and_off_the_disk_bit_by_bit(oplib: OpLibrary) -> None:
+    views = [oplib.view(*(f"{number}{letter}" for letter in "abcdefghijkl")) for number in range(3)]
+    assert sorted(oplib.views.hide_unleased(keep=())) == sorted(view.digest for view in views)
+    assert oplib.views.count() == 0
+    steps = sum(1 for _ in oplib.views.sweep())
+    assert steps >= 3, "somebody else may be served in between"
+    assert names(oplib.house.state.staging) == []
+    assert list(oplib.views.sweep()) == []
+
+
 def test_odd_things_among_the_views_are_dropped_without_following_them(oplib: OpLibrary, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept").write_text("x")

@@ -77,6 +77,24 @@ def test_history_survives_a_restart(house: House) -> None:
     assert house.catalog.counters() == {"hits": 5, "compiled": 1}
 
 
+def test_what_is_only_a_history_does_not_wait_for_the_disk_and_all_else_does(house: House) -> None:
+    level = "PRAGMA synchronous"
+    with house.catalog.transaction(durable=False) as db:
+        assert db.execute(level).fetchone() == (1,)
+    assert db.execute(level).fetchone() == (2,)
+    with house.catalog.transaction() as db:
+        assert db.execute(level).fetchone() == (2,)
+    with pytest.raises(StoreError), house.catalog.transaction(durable=False) as db:
+        db.execute("INSERT INTO nothing VALUES (1)")
+    assert db.execute(level).fetchone() == (2,)
+    said: list[str] = []
+    db.set_trace_callback(said.append)
+    house.kernels.uses.touch([digest("a")])
+    house.kernels.uses.flush()
+    house.catalog.count({"hits": 1}, durable=False)
+    assert [line for line in said if level in line or line == "COMMIT"] == [f"{level}=NORMAL", "COMMIT", f"{level}=FULL"] * 2
+
+
 def remove(house: House) -> None:
     house.state.catalog.unlink()
 
