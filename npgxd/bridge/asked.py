@@ -19,6 +19,8 @@ class Asked:
     beside_cache: bool = False
     recompile: bool = False
     options: CompileOptions = field(default_factory=CompileOptions)
+    config: Any = None
+    """The package's own configuration, as it was given."""
 
 
 OURS = (
@@ -48,6 +50,7 @@ def asked(named: dict[str, Any]) -> Asked:
         beside_cache=beside_cache,
         recompile=config.get("disable_static_kernel_compile_cache") in _TRUE,
         options=_super_kernel(config, named),
+        config=named.get("config"),
     )
 
 

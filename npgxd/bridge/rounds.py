@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
-import os
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -18,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from npgxd.bridge import outputs, vote
+from npgxd.bridge import outputs, telling, vote
 from npgxd.bridge.asked import OURS, Asked, asked
-from npgxd.client import Client, Outcome, current, rank_info
+from npgxd.client import Client, Outcome, current
 from npgxd.client.notice import warn_once
+from npgxd.wire.messages import CoreCounts
 from npgxd.wire.states import ClientState, Reason
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ log = logging.getLogger("npgxd")
 
 _NO_DUMP: Final = "CANN's operator dump wrote nothing: the graph launches no operator, or somebody else holds the dump"
 _PROFILER: Final = "Profile without record_op_args, or with schedule(skip_first=1) or more"
+
+_MANY_CORES: Final = 10_000  # what the protocol takes; a number beyond it is no count
 
 _graphs = itertools.count()
 _dump = threading.Lock()
@@ -55,6 +57,7 @@ class Rounds:
         self._bundled_uninstall = bundled_uninstall
         self._connect = connect
         self._scheme: vote.Scheme | None = None
+        self._selected: set[bytes] = set()
 
     def compile(self, graph: Callable[..., object], *args: Any, **named: Any) -> None:
         """As the bundled function: static kernels for ``graph`` called with these arguments, before it is captured or run."""
@@ -73,7 +76,7 @@ class Rounds:
         with self._directory(wanted) as directory:
             recorded = self._record(graph, args, inputs, directory, label)
             outcome = self._round(client, label, wanted, directory, recorded)
-        _tell(label, outcome)
+        telling.tell(label, outcome)
 
     def uninstall(self) -> None:
         """Remove what this process installed itself: nothing, unless it followed the bundled scheme."""
@@ -84,9 +87,7 @@ class Rounds:
 
     def _choose(self, client: Client) -> vote.Scheme:
         if self._scheme is None:
-            name = str(self._module.torch_npu.npu.get_device_name()) if hasattr(self._module, "torch_npu") else ""
-            if name:
-                client.identify(soc=name)
+            client.identify(**_device(self._module))
             self._scheme = vote.choose(self._module.dist, served=client.welcome() is not None)
             if self._scheme is vote.Scheme.BUNDLED:
                 atexit.register(self._bundled_uninstall)
@@ -137,7 +138,7 @@ class Rounds:
             dumped, unreadable = outputs.read_records(directory)
             records = [item for item in dumped if not self._module._is_in_blacklist(item[0])]  # noqa: SLF001 -- its setter's list
             if not wanted.beside_cache:
-                outputs.write_selected(directory, records)
+                outputs.write_selected(directory, records, self._selected)
             return _with_unreadable(self._settle(client, label, wanted, directory, records), unreadable)
         except Exception as error:  # the model runs on, with dynamic kernels
             log.debug("npgxd: graph %s", label, exc_info=error)
@@ -146,9 +147,17 @@ class Rounds:
     def _settle(self, client: Client, label: str, wanted: Asked, directory: Path, records: list[Record]) -> Outcome:
         if not records:
             return Outcome(ClientState.DISABLED, Reason.NOTHING_TO_COMPILE, "the graph launches no operator that can be compiled")
-        outcome = client.static_kernels(records, graph=label, options=wanted.options, recompile=wanted.recompile)
-        if (rank_info(os.environ).local_rank or 0) == 0:
-            outputs.keep_packages(directory, outcome.packages)
+        outcome = client.static_kernels(
+            records,
+            graph=label,
+            options=wanted.options,
+            recompile=wanted.recompile,
+            on_progress=telling.ProgressLines(label),
+        )
+        if telling.speaks(outcome.speaks):
+            folder = "_opcompile" if wanted.beside_cache else "_opcompile_selected"
+            kept = outputs.Kept(self._module, directory, folder, wanted.config, is_mapped=not wanted.recompile)
+            kept.write(outcome, client.gathered)
         return self._reselect(outcome)
 
     def _reselect(self, outcome: Outcome) -> Outcome:
@@ -178,6 +187,20 @@ def _with_unreadable(outcome: Outcome, unreadable: list[Rejected]) -> Outcome:
     return replace(outcome, state=ClientState.DEGRADED, reason=Reason.BAD_RECORDS, detail=detail, rejected=rejected)
 
 
+def _device(module: Any) -> dict[str, Any]:
+    """What the runtime says of the device, for the hello: its SoC, and all of its cores, whatever this process limits itself to."""
+    torch_npu = getattr(module, "torch_npu", None)
+    if torch_npu is None:
+        return {}
+    told: dict[str, Any] = {"soc": str(torch_npu.npu.get_device_name())}
+    try:
+        device = torch_npu.npu.get_device_properties()
+        counts = CoreCounts(vector=int(device.vector_core_num), cube=int(device.cube_core_num))
+    except (RuntimeError, AttributeError, TypeError, ValueError):  # a torch_npu that does not tell: the daemon goes by its own
+        return told
+    return {**told, "cores": counts} if 0 < counts.vector <= _MANY_CORES and 0 < counts.cube <= _MANY_CORES else told
+
+
 @contextmanager
 def _one_at_a_time() -> Iterator[bool]:
     """Whether this thread may switch the dump, of which a process has one. It does not wait: a run may wait for other ranks."""
@@ -187,16 +210,3 @@ def _one_at_a_time() -> Iterator[bool]:
     finally:
         if mine:
             _dump.release()
-
-
-def _tell(label: str, outcome: Outcome) -> None:
-    """One line: a warning once for each reason, if the graph lacks kernels that it asked for."""
-    if outcome.installed:
-        told = f"compiled {outcome.compiled} of {outcome.unique} kernels, {outcome.hits} were there; {outcome.records} records"
-    else:
-        told = f"{outcome.reason}" + (f": {outcome.detail}" if outcome.detail else "")
-    line = f"graph {label}: static kernels {outcome.state} ({'simulated; ' if outcome.simulated else ''}{told})"
-    if outcome.installed or outcome.reason in {Reason.NOTHING_TO_COMPILE, Reason.DAEMON_UNAVAILABLE}:
-        log.info("npgxd: %s", line)
-    else:
-        warn_once(f"bridge {outcome.reason}", f"{line}. {outcome.hint}")

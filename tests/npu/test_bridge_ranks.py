@@ -29,19 +29,15 @@ def test_two_ranks_are_compiled_for_together(served):
         assert set(told["launches"][1]["static"]) == OPERATORS
         assert all(path.startswith(f"{node.state}/views/") for path in told["kernels"])
     assert len(node.compiled()) == len(set(node.compiled()))
+    (gathered,) = npu.directory.glob("static_kernel_compile_outputs/ts*/*_opcompile_gathered")  # one rank's
+    selected = {path.read_bytes() for path in npu.directory.glob("static_kernel_compile_outputs/ts*/*_selected/*.json")}
+    assert {path.read_bytes() for path in gathered.iterdir()} == selected
+    assert {package.parent for package in npu.directory.glob("static_kernel_compile_outputs/ts*/*.run")} == {gathered.parent}
+    (mapped,) = npu.directory.glob("static_kernel_compile_outputs/static_kernel_cache/CANN-*.json")
+    assert [Path(package).parent for package in json.loads(mapped.read_bytes()).values()] == [gathered.parent]
 
 
 def test_two_ranks_without_a_daemon_agree_on_the_bundled_flow(npu):
     for told in npu.ranks("serving", 2, wishes(), NPGXD_SOCKET=str(npu.directory / "none.sock")):
         assert set(told["launches"][1]["static"]) == OPERATORS
         assert all("static_kernel_install" in path for path in told["kernels"])
-
-
-def test_no_rank_enters_the_bundled_flow_when_another_one_is_served(served):
-    npu, node = served
-    by_rank = npu.directory / "socket-of-rank-"
-    Path(f"{by_rank}0").symlink_to(node.socket)
-    told = npu.ranks("serving", 2, wishes(socket=str(by_rank)))
-    assert [rank["off"] < 1e-6 for rank in told] == [True, True]
-    assert [set(rank["launches"][1]["static"]) for rank in told] == [OPERATORS, set()]
-    assert not list(npu.directory.glob("static_kernel_install"))

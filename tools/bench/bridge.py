@@ -2,13 +2,17 @@
 
 Ranks of the real torch_npu on simulated NPUs, in ``.venv-npu``. The kernels are compiled before (by a free compiler), so that what is timed
 is the rest: dump, records, coordination, cache look-up, installing or leasing, reselect. Milliseconds, the slowest rank's.
+Before that, what the ``.pth`` line costs at an interpreter's start.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import statistics
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -21,6 +25,7 @@ from tools.demo.failure import DemoError
 from tools.demo.node import Node
 
 _REPOSITORY = Path(__file__).parents[2]
+_PTH = _REPOSITORY / "npgxd" / "bridge" / "npgxd-bridge.pth"
 _PATIENCE_S = 400.0
 
 
@@ -72,10 +77,24 @@ def _free_port(directory: Path) -> int:
     return int(noted.read_text())
 
 
+def hook_costs(starts: int) -> list[float]:
+    """The milliseconds that the ``.pth`` line takes in so many fresh interpreters, which find compiled bytecode as in an installed one."""
+    program = (
+        f"import os, sys, time; sys.path.insert(0, {str(_REPOSITORY)!r}); line = open({str(_PTH)!r}).read()\n"
+        "begun = time.perf_counter(); exec(line); print((time.perf_counter() - begun) * 1000)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-S", "-c", program]
+    told = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(starts + 1)
+    ]
+    return [float(word) for word in told[1:]]  # the first one writes the bytecode
+
+
 def main() -> int:
     """Print one table; 1 if a rank failed."""
     commands = argparse.ArgumentParser(prog="python -m tools.bench.bridge", description=(__doc__ or "").partition("\n")[0])
-    commands.add_argument("--ranks", default="1,2,4", help="numbers of ranks")
+    commands.add_argument("--ranks", default="1,2,4,8", help="numbers of ranks")
     commands.add_argument("--operators", default="4,40,200,431", help="numbers of operators")
     options = commands.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="npgxd-bench-bridge-"))
@@ -83,6 +102,9 @@ def main() -> int:
         with Children(uuid.uuid4().hex) as children, Node(directory / "node", children, costs=FREE) as node:
             build(node.cann)
             node.start_daemon()
+            costs = hook_costs(50)
+            print(f"simulated CANN; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+            print(f"the hook at an interpreter's start: median {statistics.median(costs):.2f} ms, least {min(costs):.2f} ms\n")
             print("| ranks | operators | bundled ms | bridged ms |\n|---|---|---|---|")
             for ranks in map(int, options.ranks.split(",")):
                 bundled, bridged = (

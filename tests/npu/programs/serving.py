@@ -1,9 +1,10 @@
 """A user's program, with nothing of ours in it: a model compiled by torch_npu's own npugraph_ex with static kernels.
 
 ``serving REPORT WISHES``, where WISHES is JSON: ``options`` (more of the backend's), ``calls``, ``then`` ("exit" or "wait"),
-``blacklist``, ``package`` (the name under which npugraph_ex is imported before), ``socket`` (its path without the rank's number).
+``blacklist``, ``package`` (the name under which npugraph_ex is imported before).
 """
 
+import hashlib
 import importlib
 import json
 import os
@@ -40,8 +41,6 @@ class Counting(torch.nn.Module):
 
 
 def main() -> None:
-    if "socket" in WISHES:  # each rank has its own way to a daemon, or none
-        os.environ["NPGXD_SOCKET"] = WISHES["socket"] + str(RANK)
     if WORLD > 1:
         dist.init_process_group("gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=RANK, world_size=WORLD)
         torch.npu.set_device(RANK)
@@ -71,6 +70,7 @@ def main() -> None:
         random=[torch.equal(random[0], torch.get_rng_state()), torch.equal(random[1], torch.npu.get_rng_state())],
         launches=launches,
         kernels=kernels,
+        objects={Path(path).parent.name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in kernels},
         handler_kept=signal.getsignal(signal.SIGTERM) is before,
         modules=sorted(name for name in sys.modules if name.startswith("npgxd.bridge")),
         left=sorted(map(str, Path().glob("static_kernel_*/**"))),
