@@ -8,6 +8,8 @@ Each job that waits for kernels has a queue.  Promise:
   part to smaller queues that could start now.
 - Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
   start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
+- Lanes: a large job that has the node to itself runs in two batches that end in turns, each on half the slots and for twice as long: a
+  start-up then leaves only half the slots idle, and whoever comes waits no longer for the next end.
 - Patience: within a queue the costly come before the cheap, and what is under suspicion last; but what newer keys have passed for
   longer than two batches may take is next, so that a job that keeps asking starves none of its own.
 - Bounds: of a queue the first ``WINDOW`` keys are looked at, those that have waited longest, so that planning is as quick with any number.
@@ -34,6 +36,8 @@ PATIENCE: Final = 2
 """A key is passed over by newer ones of its queue for at most so many times ``batch_s``."""
 START_UPS: Final = 10
 """A batch that nobody waits behind may take so many start-ups."""
+LARGE: Final = 3
+"""A job is run in lanes if it takes more than so many such batches on all slots: a smaller one is done sooner without."""
 WINDOW: Final = 4096
 """Many times what a batch holds, and milliseconds to look through."""
 
@@ -129,6 +133,8 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
         # They keep the slots of their whole run: it has nothing else, and leaves half of all slots to what ends sooner.
         share = share if len(endless) == len(items) else min(share, max(1, slots.total // 2))
         items = endless
+    elif not behind:
+        share, bound = _lane(first, share, bound, slots)
     batch, left = fill(items, share, bound)
     if left:
         longer, rest = fill(items, share, bound + terms.start_up_s)
@@ -158,6 +164,18 @@ def _share(first: Queue, behind: Sequence[Queue], free: int, runs: int) -> int:
     fair = math.ceil(free / (1 + len(able)))
     wanted = sum(_outside(one, first, fair) for one in able)
     return max(fair, free - wanted)
+
+
+def _lane(first: Queue, share: int, bound: float, slots: Slots) -> tuple[int, float]:
+    """How many slots, and how many seconds, the next batch of a job may have that nobody waits behind."""
+    half = math.ceil(slots.total / 2)
+    whole = first.cost_s / slots.total
+    if share > half and slots.runs > 1 and whole > LARGE * bound:
+        return half, bound  # the first of the two is short, so that they end in turns
+    if share <= half < slots.total and first.running:
+        # The last ones end together: the other lane is taken to be half-way, and has its part of what is left.
+        return share, min(2 * bound, bound / 2 + whole)
+    return share, bound
 
 
 def _outside(one: Queue, first: Queue, most: int) -> int:

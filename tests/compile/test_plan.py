@@ -85,6 +85,25 @@ def test_one_job_that_fits_is_one_run_on_all_slots() -> None:
     assert (len(planned.batch.items), planned.processes, planned.queues) == (100, 8, ("a",))
 
 
+def test_a_large_job_alone_runs_in_two_lanes_that_end_in_turns_each_for_twice_as_long_as_one_batch() -> None:
+    bound = TERMS.bound_s(others=False)
+    first = plan(Job("a", [1.0] * 4000))
+    assert (first.processes, first.estimate_s) == (4, bound)
+    second = plan(Job("a", [1.0] * 3800, running=1), free=4, runs=7)
+    assert (second.processes, second.estimate_s) == (4, 2 * bound)
+    last = plan(Job("a", [1.0] * 280, running=1), free=4, runs=7)
+    assert (last.processes, last.estimate_s) == (4, bound / 2 + 280 / 8), "the other lane has its part of the rest"
+
+
+def test_a_job_is_not_run_in_lanes_where_that_helps_nobody() -> None:
+    bound = TERMS.bound_s(others=False)
+    assert plan(Job("a", [1.0] * 4000), runs=1).processes == 8, "no other run may be started"
+    assert plan(Job("a", [1.0] * 1000)).processes == 8, "it is done sooner without"
+    waited_for = plan(Job("a", [1.0] * 4000), Job("b", [1.0] * 4000, since=1.0, uid=1))
+    assert waited_for.estimate_s == TERMS.batch_s < bound
+    assert plan(Job("a", [1.0] * 4000, running=1), total=1).estimate_s == bound
+
+
 def test_a_job_that_waits_comes_before_one_that_has_something_running_however_long_that_has_waited() -> None:
     assert plan(Job("large", [1.0] * 50, since=0.0, running=1), Job("small", [1.0], since=9.0)).queues[0] == "small"
     assert plan(Job("late", [1.0], since=9.0, uid=1), Job("early", [1.0], since=1.0)).queues[0] == "early"

@@ -31,6 +31,14 @@ def test_one_job_alone_is_done_within_an_eighth_of_the_ideal_and_never_on_more_t
     assert told.most_processes <= node.slots
 
 
+@pytest.mark.parametrize(("slots", "kernels"), [(4, 1500), (16, 1500), (64, 6000)])
+def test_a_large_job_alone_comes_within_a_fifteenth_of_the_ideal(slots: int, kernels: int) -> None:
+    rng = random.Random(slots)
+    node = Node(slots=slots, runs=16, start_up_s=5.0)
+    jobs = [group(rng, kernels=kernels, mean_s=min(slots / 4, 4.0), wrong=1.0)]
+    assert simulate(jobs, node).end <= (1 + 1 / 15) * ideal_s(jobs, node)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_small_job_starts_at_the_next_end_of_a_batch_of_a_large_one(seed: int) -> None:
     rng, node = workload(seed)
