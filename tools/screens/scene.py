@@ -32,6 +32,7 @@ class Scene:
 
     def __init__(self, directory: Path, children: Children) -> None:
         self.directory = directory
+        directory.mkdir(exist_ok=True)
         self.node = Node(directory / "node", children, costs=Costs(startup_s=0.2, per_op_s=0.05))
         self.key = ""
         """Of the operator that is refused."""
@@ -42,12 +43,12 @@ class Scene:
         cann.order(REFUSED, "fail")
         cann.order(HANGING, "hang")
         self.node.start_daemon()
-        self._job("serve.py", 2, *SERVING)
+        self.job("serve.py", 2, *SERVING)
         self._until("the first has its kernels", lambda told: _states(told) == ["INSTALLED"] * 2)
         more = [records.elementwise(name, (8, 4096)) for name in ("Add", "Mul", REFUSED)]
-        self._job("train.py", 1, *SERVING[:3], *more)
+        self.job("train.py", 1, *SERVING[:3], *more)
         self._until("the second has what there is", lambda told: _states(told) == ["DEGRADED", "INSTALLED", "INSTALLED"])
-        self._job(
+        self.job(
             "evaluate.py", 1, *(records.matmul(size, 4096, 4096) for size in (8, 16)), records.elementwise(HANGING, (8, 4096))
         )
         self._until("the third compiles", lambda told: [job["done"] for job in told["workers"]["jobs"]] == [2])
@@ -57,7 +58,7 @@ class Scene:
         """As a crash does: a daemon that is asked to stop would wait for the compiler that hangs."""
         self.node.kill_daemon()
 
-    def _job(self, name: str, ranks: int, *items: records.Record) -> None:
+    def job(self, name: str, ranks: int, *items: records.Record) -> None:
         """``ranks`` processes of a program called ``name``, as a launcher starts them."""
         program, asked = self.directory / name, self.directory / f"{name}.records"
         program.write_text(Path(rank.__file__).read_text(encoding="utf-8"), encoding="utf-8")
