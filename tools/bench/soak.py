@@ -6,7 +6,9 @@ Clients come and go, some killed; kernels are compiled all the time, some fail; 
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from npgxd.daemon import kept, tracing
 from tools.bench import soak_client
 from tools.cann_sim import Costs
 from tools.demo.node import Node
@@ -33,8 +36,15 @@ LIMITS = "[store]\nmax_gb = 0.004\ngc_interval_s = 20\nrecent_s = 5\n"
 SAMPLE_S = 5.0
 LIFE_S = (60.0, 240.0)
 SETTLE_S = 90.0
-WARM = 1 / 3
-"""The first part of the time, in which memos and histories fill, is not part of the slope."""
+CALL_BYTES, LINE_BYTES, ROUND_BYTES = 700, 1024, 25_000
+"""What the daemon keeps of an operator call that it watches for churn (8192 of a user), of a round in the trace (4000), and of a
+settled round of 18 records (1024)."""
+CALLS = 6
+"""Operator calls of one of the clients: three operators, of its graph and of all its graphs."""
+NOISE_MB = 1.5
+"""An arena of the interpreter's allocator, runs of op_compiler (2000 are kept), and what sessions and rounds under way differ by."""
+BUDGET_MS = 2.0
+"""The 99th percentile of look-ups (architecture, section 9)."""
 
 
 @dataclass(slots=True)
@@ -44,6 +54,10 @@ class _Samples:
     descriptors: list[int] = field(default_factory=list)
     busy: list[int] = field(default_factory=list)
     kernels: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Clients that were started so far."""
+    rounds: list[int] = field(default_factory=list)
+    """Rounds that were accepted so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +93,10 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
         "workers busy, mean": f"{statistics.mean(samples.busy):.2f}",
         "daemon's part of one processor": f"{used / (minutes * 60):.1%}",
         **{f"{what}, {len(took)} requests": _spread(took) for what, took in sorted(_times(answers).items())},
+        "look-up p99 against its budget": _within(_times(answers)["lookup"]),
         "answers": ", ".join(f"{what} {word}: {n}" for (what, word), n in sorted(_words(answers).items())),
-        "daemon RSS: after a third, at the end, most": _memory(samples),
-        "slope of RSS over the last two thirds": f"{_slope(samples):+.2f} MB an hour",
+        "daemon RSS: half way, at the end, most": _memory(samples),
+        "daemon RSS, second half": _growth(samples),
         "kernels in the store: least, most": f"{min(samples.kernels)}, {max(samples.kernels)}",
         "descriptors: before, most, after": f"{before.descriptors}, {max(samples.descriptors)}, {after.descriptors}",
         "processes and threads: before, after": f"{before.processes}+{before.threads}, {after.processes}+{after.threads}",
@@ -89,8 +104,22 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
             f"{name} {before.files.get(name, 0)}>{after.files.get(name, 0)}" for name in sorted({*before.files, *after.files})
         ),
         "errors and faults in the log": f"{log.count(' ERROR ')}, {log.count('Traceback')}",
-        "the last error": next((line for line in reversed(log.splitlines()) if " ERROR " in line), "none"),
+        "what the errors are": errors_told(log),
     }
+
+
+def errors_told(log: str) -> str:
+    """Every kind of error in a daemon's log, by its first line, and how often it was told."""
+    first: dict[str, str] = {}
+    times: Counter[str] = Counter()
+    for line in log.splitlines():
+        _, error, text = line.partition(" ERROR ")
+        if error:
+            kind = re.sub(r"[0-9a-f]{8,}|[0-9]+", "#", text)
+            first.setdefault(kind, text)
+            times[kind] += 1
+    told = (f"{text} ({times[kind]}x)" if times[kind] > 1 else text for kind, text in first.items())
+    return "; ".join(told) or "none"
 
 
 def _prepare(node: Node) -> None:
@@ -118,6 +147,7 @@ def _run(node: Node, daemon: psutil.Process, seconds: float, clients: int) -> tu
             starts += 1
         if time.monotonic() >= next_sample:
             next_sample += SAMPLE_S
+            samples.starts.append(starts)
             _sample(node, daemon, samples, time.monotonic() - begun)
         time.sleep(0.2)
     for client in running:
@@ -134,6 +164,7 @@ def _sample(node: Node, daemon: psutil.Process, samples: _Samples, at: float) ->
     samples.descriptors.append(daemon.num_fds())
     samples.busy.append(document["workers"]["busy"])
     samples.kernels.append(document["kernels"]["count"])
+    samples.rounds.append(document["cache"]["rounds"])
 
 
 def _settled(node: Node, daemon: psutil.Process) -> _Left:
@@ -146,7 +177,10 @@ def _settled(node: Node, daemon: psutil.Process) -> _Left:
             break
         time.sleep(0.5)
     state = node.directory / "state"
-    files = Counter(path.relative_to(state).parts[0] for path in state.rglob("*") if path.is_file() and path.parent != state)
+    files = Counter[str]()
+    for place, _, names in os.walk(state):  # what is removed meanwhile is not missed
+        if Path(place) != state:
+            files[Path(place).relative_to(state).parts[0]] += len(names)
     files["(run)"] = sum(1 for _ in node.runtime.iterdir())
     return _Left(daemon.num_fds(), len(daemon.children(recursive=True)), daemon.num_threads(), dict(files))
 
@@ -177,13 +211,30 @@ def _spread(values: list[float]) -> str:
 
 
 def _memory(samples: _Samples) -> str:
-    third = max(1, int(len(samples.rss) * WARM))
-    end = statistics.median(samples.rss[-max(1, third // 4) :])
-    return f"{samples.rss[third - 1]:.1f}, {end:.1f}, {max(samples.rss):.1f} MB"
+    half, end = _medians(samples)
+    return f"{half:.1f}, {end:.1f}, {max(samples.rss):.1f} MB"
 
 
-def _slope(samples: _Samples) -> float:
-    third = int(len(samples.rss) * WARM)
-    if len(samples.rss) - third < 3:  # noqa: PLR2004 -- a line through two points says nothing
-        return 0.0
-    return statistics.linear_regression(samples.at[third:], samples.rss[third:]).slope * 3600
+def _medians(samples: _Samples) -> tuple[float, float]:
+    """RSS after one half and at the end, each as the median of an eighth of the samples."""
+    half, eighth = len(samples.rss) // 2, max(1, len(samples.rss) // 8)
+    return statistics.median(samples.rss[half : half + eighth]), statistics.median(samples.rss[-eighth:])
+
+
+def _growth(samples: _Samples) -> str:
+    """How much it grew, against what the histories that are not full yet may take meanwhile: more than that is a leak."""
+    half = len(samples.rss) // 2
+    before, after = _medians(samples)
+    started = samples.starts[-1] - samples.starts[half]
+    lines, rounds = (
+        min(most, samples.rounds[-1]) - min(most, samples.rounds[half]) for most in (tracing.MAX_ROUNDS, kept.KEPT_ROUNDS)
+    )
+    allowed = (started * CALLS * CALL_BYTES + lines * LINE_BYTES + rounds * ROUND_BYTES) / 1e6 + NOISE_MB
+    verdict = "flat" if after - before <= allowed else "GROWS"
+    told = f"histories that are not full may take {allowed:.1f} MB: {started} processes, {lines} and {rounds} rounds"
+    return f"{verdict}: {after - before:+.1f} MB in {samples.at[-1] - samples.at[half]:.0f} s; {told}"
+
+
+def _within(values: list[float]) -> str:
+    p99 = statistics.quantiles(values, n=100)[98]
+    return f"{'within' if p99 <= BUDGET_MS else 'OVER'}: {p99:.2f} of {BUDGET_MS:g} ms"
