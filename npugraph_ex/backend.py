@@ -45,8 +45,8 @@ def compile_for_dynamo(
     """The same for options that were checked already; ``decompositions`` are used beside AOT autograd's own."""
     number = str(reports.next_number())
     compiler = aot_autograd(
-        fw_compiler=partial(compile_graph, options=options, name=f"{number}.forward"),
-        bw_compiler=partial(compile_graph, options=options, name=f"{number}.backward"),
+        fw_compiler=partial(compile_graph, options=options, name=f"{number}.forward", training=True),
+        bw_compiler=partial(compile_graph, options=options, name=f"{number}.backward", training=True),
         inference_compiler=partial(compile_graph, options=options, name=number),
         decompositions=dict(decompositions) or None,
         keep_inference_input_mutations=True,

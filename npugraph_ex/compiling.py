@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 def compile_graph(
-    module: GraphModule, example_inputs: Sequence[Any], *, options: Options, name: str
+    module: GraphModule, example_inputs: Sequence[Any], *, options: Options, name: str, training: bool = False
 ) -> Callable[[list[Any]], object]:
-    """Make one functional aten graph ready to run, as AOT autograd wants it."""
+    """Make one functional aten graph ready to run, as AOT autograd wants it; ``training``: one of a forward and backward pair."""
     rewrite(module, example_inputs, options)
-    return boxed(ready(ModuleProgram(module), engine_for(module), SymbolicSizes.of_graph(module), options=options, name=name))
+    sizes = SymbolicSizes.of_graph(module)
+    return boxed(ready(ModuleProgram(module), engine_for(module), sizes, options=options, name=name, training=training))
 
 
 def rewrite(module: GraphModule, example_inputs: Sequence[Any], options: Options) -> None:
@@ -51,6 +52,7 @@ def ready(
     name: str,
     build_dir: Path | None = None,
     memory: RecordMemory | None = None,
+    training: bool = False,
 ) -> CompiledGraph:
     """A rewritten graph on its engine. ``build_dir`` and ``memory`` are a compile cache's: where it keeps the graph, and its records."""
     _tell_unmet(options, engine)
@@ -67,7 +69,8 @@ def ready(
         from npugraph_ex.tensor_dump import TensorDump  # noqa: PLC0415 -- the same
 
         observers = (TensorDump(options.data_dump_dir, graph=name),)
-    return CompiledGraph(sizes, engine.runner(program, options), static_kernels=kernels, observers=observers)
+    runner = engine.runner(program, options, name=name, training=training)
+    return CompiledGraph(sizes, runner, static_kernels=kernels, observers=observers)
 
 
 def _tell_unmet(options: Options, engine: Engine) -> None:

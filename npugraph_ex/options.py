@@ -117,6 +117,7 @@ def _pool(name: str, value: object) -> tuple[int, int] | None:
 # ---- the options -----------------------------------------------------------------------------------------------------
 
 CAPTURE: Final = "capture"
+DEADLOCK: Final = "deadlock"
 INPLACE: Final = "inplace"
 FUSION: Final = "fusion"
 CAT: Final = "cat"
@@ -124,6 +125,7 @@ SUPER_KERNEL: Final = "super_kernel"
 
 WHY_UNMET: Final[Mapping[str, str]] = {
     CAPTURE: "graphs are not captured there",
+    DEADLOCK: "captured streams are not checked there",
     INPLACE: "operators are not made in-place there",
     FUSION: "there are no fused operators there",
     CAT: "concatenations are not rewritten there",
@@ -163,7 +165,7 @@ SPECS: Final[Mapping[str, Spec]] = {
         off=None,
         about="'global', 'thread_local' or 'relaxed'",
     ),
-    "deadlock_check": Spec(_flag, default=False, needs=CAPTURE),
+    "deadlock_check": Spec(_flag, default=False, needs=DEADLOCK),
     "inplace_pass": Spec(_flag, default=True, needs=INPLACE),
     "input_inplace_pass": Spec(_flag, default=True, needs=INPLACE),
     "pattern_fusion_pass": Spec(_flag, default=True, needs=FUSION),

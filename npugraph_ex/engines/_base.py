@@ -52,8 +52,11 @@ class Engine(Protocol):
         """The SoC's full name, "" where this process sees none (then the daemon's toolchain decides)."""
         ...
 
-    def runner(self, program: Program, options: Options) -> Runner:
-        """Make ``program`` ready to run. A capturing engine captures at a later, unobserved run: after reselecting."""
+    def runner(self, program: Program, options: Options, *, name: str, training: bool) -> Runner:
+        """Make ``program`` ready to run. A capturing engine captures at a later, unobserved run: after reselecting.
+
+        ``name`` is the graph's for people; ``training``: it is part of a forward and backward pair, whose values outlive a call.
+        """
         ...
 
     def recorder(self, surroundings: Surroundings) -> Recorder:

@@ -28,6 +28,10 @@ def engine_on(named: Iterable[str]) -> Engine:
         from npugraph_ex.engines._npu import NpuEngine  # noqa: PLC0415 -- imports torch_npu's functions
 
         return NpuEngine()
+    if "cuda" in devices:
+        from npugraph_ex.engines._cuda import CudaEngine  # noqa: PLC0415 -- only where there is a GPU
+
+        return CudaEngine()
     return EagerEngine(min(devices - {"cpu", "meta"}, default="cpu"))
 
 

@@ -36,7 +36,7 @@ class EagerRunner:
 
 @dataclass(frozen=True, slots=True)
 class EagerEngine:
-    """CPU, CUDA and whatever else torch knows: the portable recorder, and no runtime that would load a static kernel."""
+    """CPU and whatever else torch knows: the portable recorder, and no runtime that would load a static kernel."""
 
     device: str = "cpu"
     capabilities: frozenset[str] = frozenset()
@@ -45,9 +45,9 @@ class EagerEngine:
         """No Ascend SoC is visible here."""
         return ""
 
-    def runner(self, program: Program, options: Options) -> Runner:
+    def runner(self, program: Program, options: Options, *, name: str, training: bool) -> Runner:
         """The generated code of the graph."""
-        del options
+        del options, name, training
         return EagerRunner(program)
 
     def recorder(self, surroundings: Surroundings) -> Recorder:

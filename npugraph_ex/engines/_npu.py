@@ -7,8 +7,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npugraph_ex.capture import CAPTURING, CaptureRunner
+from npugraph_ex.capture.device import NpuCaptureDevice
 from npugraph_ex.engines._base import ReselectFailed, Runner
 from npugraph_ex.engines._eager import EagerRunner
+from npugraph_ex.options import CAPTURE
 from npugraph_ex.recording.npu_dump import NpuDump, NpuRecorder
 from npugraph_ex.recording.switch import SWITCH
 
@@ -30,25 +33,27 @@ def _torch_npu() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class NpuEngine:
-    """Graphs run operator by operator on the NPU, with the static kernels that were reselected for the process."""
+    """Graphs are captured by ``torch.npu.NPUGraph``, with the static kernels that were reselected for the process until then."""
 
     device: str = "npu"
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({CAPTURE})
 
     def soc(self) -> str:
         """The name that the runtime gives the current device, as aclrtGetSocName does."""
         name = str(_torch_npu().npu.get_device_name())
         return name if _SOC.fullmatch(name) else ""
 
-    def runner(self, program: Program, options: Options) -> Runner:
-        """The generated code of the graph."""
-        del options
-        return EagerRunner(program)
+    def runner(self, program: Program, options: Options, *, name: str, training: bool) -> Runner:
+        """Captures an inference graph's shapes, unless ``force_eager`` says no."""
+        if training or options.force_eager:
+            return EagerRunner(program)
+        return CaptureRunner(program, options, NpuCaptureDevice(), name=name)
 
     def recorder(self, surroundings: Surroundings) -> Recorder:
         """CANN's dump, which knows its surroundings itself."""
         del surroundings
-        return NpuRecorder(NpuDump(_torch_npu()._C, SWITCH))  # noqa: SLF001 -- where torch_npu has the dump
+        torch_npu = _torch_npu()
+        return NpuRecorder(NpuDump(torch_npu._C, SWITCH), torch_npu.npu.synchronize)  # noqa: SLF001 -- where torch_npu has the dump
 
     def reselect(self, view: Path | None) -> str:
         """Load ``view``, or the default root, with no operator in flight (docs/cann.md, "How the runtime reads it")."""
@@ -62,8 +67,9 @@ class NpuEngine:
                 "torch_npu.npu._aclnn_reselect_static_kernel",
             )
         try:
-            npu.synchronize()
-            load(*(() if view is None else (str(view),)))
+            with CAPTURING:
+                npu.synchronize()
+                load(*(() if view is None else (str(view),)))
         except (RuntimeError, OSError, ValueError, TypeError) as error:
             raise ReselectFailed(
                 f"reselecting {view or 'the default root'} failed: {error}", hint="The graph runs with dynamic kernels"

@@ -58,10 +58,15 @@ def _watched_stop(stop: Callable[[], object], switch: DumpSwitch) -> Callable[[]
 
 
 class NpuRecorder:
-    """Keeps the contract of ``Recorder`` with CANN's dump."""
+    """Keeps the contract of ``Recorder`` with CANN's dump.
 
-    def __init__(self, dump: NpuDump) -> None:
+    ``synchronize`` waits for the device: torch_npu launches from a thread of its own, so without it the dump would begin with what came
+    before the run, and end before the run's last operators.
+    """
+
+    def __init__(self, dump: NpuDump, synchronize: Callable[[], object]) -> None:
         self._dump = dump
+        self._synchronize = synchronize
 
     def record(self, run: GraphRun, *, label: str, directory: Path | None) -> tuple[object, Recorded]:
         """Run once under the dump, which writes its three folders into ``directory`` (or a temporary one) when it stops."""
@@ -72,12 +77,14 @@ class NpuRecorder:
 
     def _record(self, run: GraphRun, label: str, directory: Path, *, kept: bool) -> tuple[object, Recorded]:
         with self._dump.switch.hold(label) as hold:
+            self._synchronize()
             try:
                 self._dump.start(str(directory))
             except (RuntimeError, OSError, ValueError) as error:
                 raise DumpSwitchHeld(f"CANN's operator dump did not start: {error}", hint=PROFILER_HINT) from error
             try:
                 outputs = run(())
+                self._synchronize()
             finally:
                 self._dump.stop()
             problem = hold.problem()

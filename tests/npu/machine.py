@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,10 +36,12 @@ class Npu:
     directory: Path
 
     def environment(self, **more: str) -> dict[str, str]:
+        """A program's environment; ``before`` is a path that is searched for modules before all others."""
         dropped = ("ASCEND_", "NPGXD_", "CANN_SIM_", "RANK", "LOCAL_", "WORLD_", "MASTER_", "TORCH")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         kept |= self.cann.env()
-        kept["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "examples"), kept["PYTHONPATH"]])
+        before = [more.pop("before")] if "before" in more else []
+        kept["PYTHONPATH"] = os.pathsep.join([*before, str(REPOSITORY), str(REPOSITORY / "examples"), kept["PYTHONPATH"]])
         return {**kept, "OMP_NUM_THREADS": "1", **more}
 
     def start(self, program: str, *arguments: str | Path, report: Path, **environment: str) -> subprocess.Popen[str]:
@@ -93,6 +96,31 @@ def wheel() -> Wheel:
         return find_wheel()
     except LookupError as error:
         pytest.skip(f"NOT TESTED HERE: {error} (make npu does both)")
+
+
+@pytest.fixture(scope="session")
+def older(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A search path before all others, with this torch_npu as it would be without npugraph_ex and torchair in it."""
+    package = tmp_path_factory.mktemp("older") / "torch_npu"
+    for part, leave in (
+        ("", {"dynamo", "utils"}),
+        ("dynamo", {"npugraph_ex", "torchair", "__init__.py", "__pycache__"}),
+        ("utils", {"_dynamo.py", "__pycache__"}),
+    ):
+        (package / part).mkdir(parents=True)
+        for path in (wheel.root / part).iterdir():
+            if path.name not in leave:
+                (package / part / path.name).symlink_to(path)
+    for file, lines in (
+        ("dynamo/__init__.py", ("sys.modules[NPUGRAPH_EX_BACKEND] = ", "_register_npu_backend(npugraph_ex_backend, ")),
+        ("utils/_dynamo.py", ('sys.modules["npugraph_ex"] = ',)),
+    ):
+        text = (wheel.root / file).read_text()
+        for line in lines:  # where the name is taken for the bundled package
+            text, count = re.subn(rf"(?m)^( *){re.escape(line)}.*$", r"\1pass", text)
+            assert count == 1
+        (package / file).write_text(text)
+    return str(package.parent)
 
 
 @pytest.fixture(scope="session")

@@ -66,14 +66,20 @@ def torch_npu(monkeypatch):
 
 @pytest.fixture
 def recorder(torch_npu):
-    return NpuRecorder(NpuDump(torch_npu._C, DumpSwitch()))
+    return NpuRecorder(NpuDump(torch_npu._C, DumpSwitch()), lambda: torch_npu.dump.calls.append("wait"))
 
 
-def test_the_dump_runs_around_the_one_run(torch_npu, recorder, tmp_path):
+def test_the_dump_runs_around_the_one_run_and_nothing_else(torch_npu, recorder, tmp_path):
     ran = []
-    outputs, recorded = recorder.record(lambda observers: ran.append(observers) or 42, label="graph 0", directory=tmp_path)
+
+    def run(observers):
+        torch_npu.dump.calls.append("run")
+        ran.append(observers)
+        return 42
+
+    outputs, recorded = recorder.record(run, label="graph 0", directory=tmp_path)
     assert (outputs, ran) == (42, [()])
-    assert torch_npu.dump.calls == ["start", "stop"]
+    assert torch_npu.dump.calls == ["wait", "start", "run", "wait", "stop"]  # launches are made by another thread
     assert recorded.compilable == recorded.debug == recorded.target == (("Add_float_ND_1_0.json", RECORD),)
     assert recorded.written
     assert (tmp_path / f"{os.getpid()}_opcompile").is_dir()
@@ -91,7 +97,7 @@ def test_a_failing_run_stops_the_dump(torch_npu, recorder, tmp_path):
 
     with pytest.raises(ZeroDivisionError):
         recorder.record(failing, label="graph 0", directory=tmp_path)
-    assert torch_npu.dump.calls == ["start", "stop"]
+    assert torch_npu.dump.calls == ["wait", "start", "stop"]
 
 
 def test_a_dump_that_does_not_start_is_noticed_before_the_run(torch_npu, tmp_path):
@@ -99,14 +105,14 @@ def test_a_dump_that_does_not_start_is_noticed_before_the_run(torch_npu, tmp_pat
         raise RuntimeError("no")
 
     torch_npu._C._aclop_start_dump = broken
-    recorder = NpuRecorder(NpuDump(torch_npu._C, DumpSwitch()))
+    recorder = NpuRecorder(NpuDump(torch_npu._C, DumpSwitch()), lambda: None)
     with pytest.raises(DumpSwitchHeld, match="did not start: no"):
         recorder.record(lambda _observers: pytest.fail("ran"), label="graph 0", directory=tmp_path)
 
 
 def test_a_profiler_that_started_before_is_seen_through_the_wrapped_functions(torch_npu, tmp_path):
     switch = DumpSwitch()
-    recorder = NpuRecorder(NpuDump(torch_npu._C, switch))
+    recorder = NpuRecorder(NpuDump(torch_npu._C, switch), lambda: None)
     (tmp_path / "profiler").mkdir()
     torch_npu._C._aclop_start_dump(str(tmp_path / "profiler"))
     with pytest.raises(DumpSwitchHeld, match="record_op_args=True"):
@@ -120,7 +126,7 @@ def test_a_profiler_that_starts_meanwhile_is_refused_and_its_stop_ends_nothing(t
     def run(_observers):
         torch_npu._C._aclop_start_dump("/profiler")
         torch_npu._C._aclop_stop_dump()
-        assert torch_npu.dump.calls == ["start"]
+        assert torch_npu.dump.calls == ["wait", "start"]
         return 42
 
     outputs, recorded = recorder.record(run, label="graph 0", directory=tmp_path)
@@ -170,7 +176,7 @@ def test_records_of_the_dump_are_submitted_and_the_view_is_reselected(torch_npu,
     (report,) = npugraph_ex.static_kernel_report()
     assert report.outcome.state is ClientState.INSTALLED
     assert report.submitted == (("Add_float_ND_1_0.json", RECORD),)
-    assert torch_npu.loaded == ["synchronize", str(tmp_path)]
+    assert torch_npu.loaded == ["synchronize"] * 3 + [str(tmp_path)]  # around the run that is recorded, and before loading
     assert client.told[0] == ("identify", "Ascend910B3")
     assert (report.outputs / f"{os.getpid()}_debug" / "Add_float_ND_1_0.json").read_bytes() == RECORD
     assert (report.outputs / f"{os.getpid()}_opcompile_selected").is_dir()
@@ -194,7 +200,7 @@ def test_with_a_shared_root_the_default_root_is_reselected_without_a_path(torch_
     torch_npu.npu._aclnn_reselect_static_kernel = lambda: torch_npu.loaded.append("default root")
     client.answer = lambda records: make_outcome(records=len(records), view=None, root=tmp_path, strategy=Strategy.SHARED_ROOT)
     assert kernels.first_run((), lambda _observers: 42) == 42
-    assert torch_npu.loaded == ["synchronize", "default root"]
+    assert torch_npu.loaded == ["synchronize"] * 3 + ["default root"]
     assert npugraph_ex.static_kernel_report()[0].outcome.state is ClientState.INSTALLED
 
 

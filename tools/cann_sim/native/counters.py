@@ -19,6 +19,10 @@ class Counters:
     pid: int
     launches: int
     static_launches: int
+    host_launches: int = 0
+    """Launches that the host made, one by one; those of a replay are not among them."""
+    replays: int = 0
+    """Replays of captured graphs."""
     static: dict[str, int] = field(default_factory=dict)
     dynamic: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, int] = field(default_factory=dict)

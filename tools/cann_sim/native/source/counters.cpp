@@ -17,6 +17,7 @@ struct Counters {
   std::mutex lock;
   std::map<std::string, int64_t> dynamic, fixed, kernels, gone;
   Array loads, dumps;
+  int64_t host_launches = 0, replays = 0;
 
   Json told() {
     auto as_json = [](const std::map<std::string, int64_t>& counts) {
@@ -35,6 +36,8 @@ struct Counters {
         {"pid", static_cast<int64_t>(getpid())},
         {"launches", sum(dynamic) + sum(fixed)},
         {"static_launches", sum(fixed)},
+        {"host_launches", host_launches},
+        {"replays", replays},
         {"dynamic", as_json(dynamic)},
         {"static", as_json(fixed)},
         {"kernels", as_json(kernels)},
@@ -65,6 +68,16 @@ void count_launch(const std::string& op_type, const std::string& kernel) {
   const std::lock_guard guard(counters().lock);
   ++(kernel.empty() ? counters().dynamic : counters().fixed)[op_type];
   if (!kernel.empty()) ++counters().kernels[kernel];
+}
+
+void count_host_launch() {
+  const std::lock_guard guard(counters().lock);
+  ++counters().host_launches;
+}
+
+void count_replay() {
+  const std::lock_guard guard(counters().lock);
+  ++counters().replays;
 }
 
 void count_gone(const std::string& kernel) {
@@ -99,4 +112,5 @@ void cann_sim_reset_counters() {
   all.gone.clear();
   all.loads.clear();
   all.dumps.clear();
+  all.host_launches = all.replays = 0;
 }

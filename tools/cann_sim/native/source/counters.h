@@ -7,6 +7,10 @@ namespace sim {
 
 // A launch of `op_type`; `kernel` is the path of the static kernel's object, empty where the dynamic kernel ran.
 void count_launch(const std::string& op_type, const std::string& kernel);
+// A launch that the host made itself, whether it ran at once or was captured.
+void count_host_launch();
+// A replay of a captured graph, whose launches count as the ones above.
+void count_replay();
 // A static kernel was selected, and its object was gone.
 void count_gone(const std::string& kernel);
 // A load of `root`: what an index held and what came of it.

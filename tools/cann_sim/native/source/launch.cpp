@@ -62,6 +62,7 @@ int launch(aclOpExecutor* executor, aclrtStream stream) {
   try {
     for (Step& step : used->steps) {
       record(step.call);
+      count_host_launch();
       std::shared_ptr<Kernel> kernel = kernel_for(step, used->steps.size() > 1);
       submit(stream, [op_type = step.call.op_type, kernel = std::move(kernel), compute = std::move(step.compute)] {
         count_launch(op_type, kernel ? kernel->path : "");

@@ -85,6 +85,7 @@ aclError aclrtPointerGetAttributes(const void* pointer, aclrtPtrAttributes* attr
 }
 
 aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t count, aclrtMemcpyKind) {
+  if (const int status = sim::outside_of_captures("aclrtMemcpy")) return status;
   if (count > room) return sim::failed(ACL_ERROR_RT_PARAM_INVALID, "a copy that is larger than its target");
   std::memmove(to, from, count);
   return ACL_SUCCESS;
@@ -97,6 +98,7 @@ aclError aclrtMemcpyAsync(void* to, size_t room, const void* from, size_t count,
 }
 
 aclError aclrtMemset(void* to, size_t room, int32_t value, size_t count) {
+  if (const int status = sim::outside_of_captures("aclrtMemset")) return status;
   if (count > room) return sim::failed(ACL_ERROR_RT_PARAM_INVALID, "a fill that is larger than its target");
   std::memset(to, value, count);
   return ACL_SUCCESS;

@@ -97,6 +97,8 @@ ACLNN(aclnnMm, (const aclTensor* self, const aclTensor* other, aclTensor* out, i
       { plan_product(plan, self, other, nullptr, 1, 0, out); })
 ACLNN(aclnnMatmul, (const aclTensor* self, const aclTensor* other, aclTensor* out, int8_t),
       { plan_product(plan, self, other, nullptr, 1, 0, out); })
+ACLNN(aclnnMatmulWeightNz, (const aclTensor* self, const aclTensor* other, aclTensor* out, int8_t),
+      { plan_product(plan, self, other, nullptr, 1, 0, out); })
 ACLNN(aclnnBatchMatMul, (const aclTensor* self, const aclTensor* other, aclTensor* out, int8_t),
       { plan_product(plan, self, other, nullptr, 1, 0, out); })
 ACLNN(aclnnMv, (const aclTensor* self, const aclTensor* other, aclTensor* out, int8_t),

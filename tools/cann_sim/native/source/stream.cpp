@@ -4,8 +4,10 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
+#include "counters.h"
 #include "launch.h"
 
 namespace sim {
@@ -13,10 +15,13 @@ namespace {
 
 struct Stream;
 
-// A captured model: what to run, in order.
+// A captured model: what to run, in order. `broken` says what spoiled its capture.
 struct Graph {
   uint32_t id;
   Stream* origin;
+  aclmdlRICaptureMode mode;
+  std::thread::id thread;
+  std::string broken;
   std::set<Stream*> streams;
   std::vector<std::function<void()>> work;
 };
@@ -37,6 +42,7 @@ std::mutex streams_lock;
 int32_t streams_made = 0;
 uint32_t graphs_made = 0;
 std::map<uint32_t, Graph*> capturing;
+thread_local aclmdlRICaptureMode thread_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
 
 Stream& default_stream() {
   static auto* one = new Stream{0};
@@ -50,13 +56,32 @@ void join(Stream& stream, Graph* graph) {
   graph->streams.insert(&stream);
 }
 
+// Whether `graph`, while it is captured, forbids this thread a call that is not part of a stream's work.
+bool forbids(const Graph& graph) {
+  if (thread_mode == ACL_MODEL_RI_CAPTURE_MODE_RELAXED || graph.mode == ACL_MODEL_RI_CAPTURE_MODE_RELAXED) return false;
+  if (graph.thread == std::this_thread::get_id()) return true;
+  return graph.mode == ACL_MODEL_RI_CAPTURE_MODE_GLOBAL && thread_mode == ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
+}
+
 aclError waited(aclrtStream stream) {
   const std::lock_guard guard(streams_lock);
-  if (stream_of(stream).graph == nullptr) return ACL_SUCCESS;
+  Graph* graph = stream_of(stream).graph;
+  if (graph == nullptr) return ACL_SUCCESS;
+  graph->broken = "its stream was waited for";
   return failed(ACL_ERROR_RT_STREAM_CAPTURED, "a stream that is being captured cannot be waited for");
 }
 
 }  // namespace
+
+int outside_of_captures(const char* api) {
+  const std::lock_guard guard(streams_lock);
+  for (const auto& [id, graph] : capturing) {
+    if (!forbids(*graph)) continue;
+    graph->broken = std::string(api) + " was called meanwhile";
+    return failed(ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT, std::string(api) + " is forbidden while a stream is being captured");
+  }
+  return ACL_SUCCESS;
+}
 
 void submit(aclrtStream stream, std::function<void()> work) {
   {
@@ -162,11 +187,11 @@ aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* timestamp) {
 
 // ---- captured graphs ------------------------------------------------------------------------------------------------
 
-aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode) {
+aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode) {
   const std::lock_guard guard(sim::streams_lock);
   Stream& origin = sim::stream_of(stream);
   if (origin.graph != nullptr) return sim::failed(ACL_ERROR_RT_STREAM_CAPTURED, "the stream is being captured already");
-  auto* graph = new Graph{++sim::graphs_made, &origin, {}, {}};
+  auto* graph = new Graph{++sim::graphs_made, &origin, mode, std::this_thread::get_id(), "", {}, {}};
   sim::capturing[graph->id] = graph;
   sim::join(origin, graph);
   return ACL_SUCCESS;
@@ -175,7 +200,9 @@ aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode) {
 aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* status, aclmdlRI* model) {
   const std::lock_guard guard(sim::streams_lock);
   Graph* graph = sim::stream_of(stream).graph;
-  *status = graph == nullptr ? ACL_MODEL_RI_CAPTURE_STATUS_NONE : ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE;
+  *status = graph == nullptr          ? ACL_MODEL_RI_CAPTURE_STATUS_NONE
+            : graph->broken.empty() ? ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE
+                                    : ACL_MODEL_RI_CAPTURE_STATUS_INVALIDATED;
   if (model != nullptr) *model = graph;
   return ACL_SUCCESS;
 }
@@ -190,12 +217,17 @@ aclError aclmdlRICaptureEnd(aclrtStream stream, aclmdlRI* model) {
   for (Stream* each : graph->streams) each->graph = nullptr;
   graph->streams.clear();
   sim::capturing.erase(graph->id);
+  if (!graph->broken.empty()) {
+    const std::unique_ptr<Graph> spoiled(graph);
+    return sim::failed(ACL_ERROR_RT_STREAM_CAPTURE_INVALIDATED, "the capture came to nothing: " + spoiled->broken);
+  }
   *model = graph;
   return ACL_SUCCESS;
 }
 
 aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
   const auto* graph = static_cast<const Graph*>(model);
+  sim::count_replay();
   try {
     for (const auto& work : graph->work) sim::submit(stream, work);
   } catch (const std::exception& error) {
@@ -215,7 +247,6 @@ aclError aclmdlRIDestroy(aclmdlRI model) {
 }
 
 aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
-  thread_local aclmdlRICaptureMode current = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
-  std::swap(*mode, current);
+  std::swap(*mode, sim::thread_mode);
   return ACL_SUCCESS;
 }

@@ -93,6 +93,41 @@ Shape broadcast_strides(const Tensor& tensor, const Shape& shape) {
   return strides;
 }
 
+// Where an element of a tensor in FRACTAL_NZ is, from where it would be in rows: blocks of rows and columns, column of blocks by column.
+class NzPlace {
+ public:
+  explicit NzPlace(const Tensor& tensor) {
+    const bool in_rows = tensor.contiguous();
+    const size_t rank = tensor.shape.size(), stored = tensor.storage.size();
+    if (rank < 2 || stored != rank + 2 || tensor.offset != 0 || !(in_rows || tensor.transposed().contiguous())) {
+      throw Refused("this view of a tensor in FRACTAL_NZ");
+    }
+    rows_ = tensor.shape[in_rows ? rank - 2 : rank - 1];
+    columns_ = tensor.shape[in_rows ? rank - 1 : rank - 2];
+    block_columns_ = tensor.storage[stored - 4];
+    block_rows_ = tensor.storage[stored - 3];
+    height_ = tensor.storage[stored - 2];
+    width_ = tensor.storage[stored - 1];
+  }
+  int64_t operator()(int64_t at) const {
+    const int64_t matrix = at / (rows_ * columns_), row = at / columns_ % rows_, column = at % columns_;
+    const int64_t block = (matrix * block_columns_ + column / width_) * block_rows_ + row / height_;
+    return (block * height_ + row % height_) * width_ + column % width_;
+  }
+
+ private:
+  int64_t rows_, columns_, block_rows_, block_columns_, height_, width_;
+};
+
+// Calls `visit` with the place in memory of every element in order, broadcast to `shape`.
+template <class Visit>
+void walk(const Tensor& tensor, const Shape& shape, Visit&& visit) {
+  const Shape strides = broadcast_strides(tensor, shape);
+  if (tensor.format != ACL_FORMAT_FRACTAL_NZ) return walk(shape, strides, tensor.offset, visit);
+  const NzPlace place(tensor);
+  walk(shape, strides, 0, [&](int64_t at) { visit(place(at)); });
+}
+
 }  // namespace
 
 int64_t elements_of(const Shape& shape) {
@@ -184,8 +219,7 @@ std::vector<Value> read(const Tensor& tensor, const Shape& shape) {
   values.reserve(elements_of(shape));
   with_type(tensor.dtype, [&](auto kind) {
     const auto* elements = reinterpret_cast<const decltype(kind)*>(tensor.data);
-    walk(shape, broadcast_strides(tensor, shape), tensor.offset,
-         [&](int64_t at) { values.push_back(static_cast<Value>(elements[at])); });
+    walk(tensor, shape, [&](int64_t at) { values.push_back(static_cast<Value>(elements[at])); });
   });
   return values;
 }
@@ -196,8 +230,7 @@ void write(const Tensor& tensor, const std::vector<Value>& values) {
   with_type(tensor.dtype, [&](auto kind) {
     auto* elements = reinterpret_cast<decltype(kind)*>(tensor.data);
     size_t next = 0;
-    walk(tensor.shape, tensor.stride, tensor.offset,
-         [&](int64_t at) { elements[at] = converted<decltype(kind)>(values[next++]); });
+    walk(tensor, tensor.shape, [&](int64_t at) { elements[at] = converted<decltype(kind)>(values[next++]); });
   });
 }
 
