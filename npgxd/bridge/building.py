@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 import logging
 import marshal
 import tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npgxd.bridge.entry_shelf import BROKEN, FILE, EntryShelf, Kept
-from npgxd.bridge.fitting import Call, facts_of
+from npgxd.bridge.fitting import Call, facts_of, misfit
 from npgxd.bridge.sidecar import Sidecar, pack
 from npgxd.errors import NpgxError
 
@@ -99,7 +100,7 @@ class Building:
             return
         try:
             if self._call is not None:
-                self._facts, self._problem = facts_of(self._call, codes), None
+                self._facts, self._problem = _fitting(self._call, codes), None
         except NpgxError as error:
             self._problem = error
         except Exception as error:  # noqa: BLE001 -- a model of a kind that nobody thought of is compiled as usual
@@ -161,6 +162,14 @@ class Building:
         reason = "a later call compiled it again, so that one graph does not answer all of its calls"
         log.warning("npgxd: %s: its entry is set aside as %s", self._label, self._shelf.set_aside(kept, BROKEN))
         self._refuse("RECOMPILES", reason)
+
+
+def _fitting(call: Call, codes: list[CodeType]) -> dict[str, Any]:
+    """The facts, as a reader of the sidecar will have them. NotKept if not even this very call fits them."""
+    facts: dict[str, Any] = json.loads(json.dumps(facts_of(call, codes)))
+    if reason := misfit(facts, call):
+        raise NotKept(f"it would not fit the very call that it was traced from: {reason}", why="UNSERIALISABLE")
+    return facts
 
 
 _followed: set[str] = set()

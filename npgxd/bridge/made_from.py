@@ -34,7 +34,9 @@ def told(value: Any, names: frozenset[str], depth: int = _DEPTH) -> str | None:
     if kind in _PLAIN:
         text = f"{kind.__name__} {value!r}"
         return text if len(text) < _LONG else f"{kind.__name__} {hashlib.sha256(text.encode()).hexdigest()}"
-    if isinstance(value, enum.Enum) or kind.__name__ in _TORCH_PLAIN:
+    if isinstance(value, enum.Enum):
+        return f"{class_name(kind)} {value.name} {told(value.value, names, 0)}"
+    if kind.__module__ == "torch" and kind.__name__ in _TORCH_PLAIN:
         return f"{kind.__name__} {value}"
     if isinstance(value, (FunctionType, MethodType)):
         return f"code {digest_of_plain(described(value))}"

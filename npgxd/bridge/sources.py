@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -171,7 +172,7 @@ def _at(place: str) -> Any:
     name, _, path = place.partition(":")
     value: Any = sys.modules.get(name)
     for part in path.split("."):
-        value = getattr(value, part, None)
+        value = inspect.getattr_static(value, part, None)  # as it lies there, a static method as one
     return value
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 import torch
 
@@ -29,6 +30,11 @@ class Layer(torch.nn.Module):
 
     def forward(self, x):
         return x * self.scale
+
+
+class Mode(enum.Enum):
+    FAST = Plain("fast")  # whose repr is another one in each process
+    SLOW = 1
 
 
 NAMES = frozenset({"scale", "config", "mode", "forward", "is_prompt"})
@@ -80,6 +86,8 @@ def test_values_are_told_with_their_type_and_what_has_no_value_is_not_told():
     assert told({"b": {2, 1}}, NAMES) == told({"b": {1, 2}}, NAMES)
     assert told("x" * 1000, NAMES) != told("x" * 1001, NAMES)
     assert told(torch.float16, NAMES) == "dtype torch.float16"
+    assert told(Mode.FAST, NAMES) == f"{__name__}:Mode FAST None"
+    assert told(Mode.SLOW, NAMES) == f"{__name__}:Mode SLOW int 1"
     assert told(torch, NAMES) is told(torch.zeros(1), NAMES) is None
     assert told(made_from, frozenset({"_MANY"})) != told(made_from, frozenset({"_LONG"}))
     assert told(lambda: 1, NAMES) != told(lambda: 2, NAMES)

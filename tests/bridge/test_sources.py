@@ -11,8 +11,14 @@ from npgxd.bridge.sources import UnknownSource, changed, globals_in, is_versione
 
 SOURCE = '''
 import dataclasses
+from typing import NamedTuple
 
 LIMIT = 3
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
 
 @dataclasses.dataclass
 class Point:
@@ -105,12 +111,14 @@ def test_a_source_that_is_gone_or_no_python_is_a_change(loaded):
 
 def test_code_that_is_made_while_running_is_found_where_it_is_held(loaded):
     module = loaded()
-    told = json.loads(json.dumps(sources_of([module.Point.__init__.__code__])))
+    told = json.loads(json.dumps(sources_of([module.Point.__init__.__code__, module.Pair.__new__.__code__])))
     assert changed(told) == ""
     loaded(SOURCE.replace("x: int", "x: int = 2"))
     assert changed(told) == ""  # a default is no code
     loaded(SOURCE.replace("x: int", "x: int\n    y: int"))
     assert changed(told).endswith(":Point.__init__ changed")
+    loaded(SOURCE.replace("right: int", "right: int\n    third: int"))
+    assert changed(told).endswith(":Pair.__new__ changed")
 
 
 def test_code_that_nobody_could_find_again_is_refused():

@@ -37,8 +37,9 @@ class Serving:
         self.npu.directory.mkdir()
         served_source.write(self.npu.directory)
 
-    def start(self, cache, **wishes):
-        given = json.dumps({"cache_dir": str(self.npu.directory / cache), **wishes})
+    def start(self, cache):
+        options = {"static_kernel_compile": True}
+        given = json.dumps({"cache_dir": str(self.npu.directory / cache), "options": options})
         return self.npu.run("caching", given, NPGXD_SOCKET=str(self.node.socket))
 
     def artifacts(self):
@@ -80,6 +81,8 @@ def test_a_later_process_gets_it_from_the_daemon_without_a_trace(serving, cold):
     assert (told["off"] < 1e-6, told["traced"], told["said"]) == (True, 0, [])
     first, second = (entry(serving.npu.directory / name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
+    assert told["static"] == cold[0]["static"] != [[], []]
+    assert (second.parent / "static_kernel_compile_outputs").is_dir()  # beside its own file, not beside that of who made it
 
 
 @pytest.fixture

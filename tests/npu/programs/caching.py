@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch_npu  # noqa: F401 -- registers the device and the backend
 
 from reporting import arguments, report
+from tools.cann_sim.native import counters, reset_counters
 
 sys.path.insert(0, str(Path.cwd()))
 from served_model import Model
@@ -75,15 +76,25 @@ def main() -> None:
     kept = kept_when_run()
     host, device = Model(RANK).eval(), Model(RANK).eval().npu()
     cached = torch.npu.npugraph_ex.inference.cache_compile(
-        device.step, dynamic=False, cache_dir=WISHES["cache_dir"], **WISHES.get("options", {})
+        device.step, dynamic=False, cache_dir=WISHES["cache_dir"], options=WISHES.get("options", {})
     )
-    off = 0.0
+    off, static = 0.0, []
     for call, rows in enumerate(WISHES.get("rows", [4, 4])):
         x = torch.full((rows, 8), 0.1 * call + 0.1)
+        reset_counters()
         with torch.no_grad():
             off = max(off, float((cached(x.npu()).cpu() - host.step(x)).abs().max()))
+        static.append(sorted(counters().static))
     traced = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
-    report(off=off, traced=traced, kept=kept, said=said.lines, pid=os.getpid(), bridge="npgxd.bridge.caching" in sys.modules)
+    report(
+        off=off,
+        traced=traced,
+        kept=kept,
+        static=static,
+        said=said.lines,
+        pid=os.getpid(),
+        bridge="npgxd.bridge.caching" in sys.modules,
+    )
     if WORLD > 1:
         dist.barrier()
         dist.destroy_process_group()
