@@ -210,6 +210,9 @@ def _joined(batch: Batch, rival: Queue, share: int, spare: int, terms: Terms) ->
 
     ``spare``: slots on which the other one could start at once by itself.
     """
+    before = batch.estimate_s(share)
+    if rival.cost_s / (share + spare) - before > terms.start_up_s:  # so long at least: its keys need not be looked at
+        return None
     has = set(batch.keys)
     traces = {item.trace for item in batch.items}
     more = longest_first(item for item in islice(rival.items(), WINDOW) if item.key not in has)
@@ -219,7 +222,7 @@ def _joined(batch: Batch, rival: Queue, share: int, spare: int, terms: Terms) ->
             return None
         traces.add(item.trace)
     whole = Batch(tuple(longest_first((*batch.items, *more))))
-    with_both, before = whole.estimate_s(share + spare), batch.estimate_s(share)
+    with_both = whole.estimate_s(share + spare)
     alone = makespan(more, spare) if spare else before + terms.start_up_s
     late = max(with_both - before, with_both - alone)
     return whole if late <= terms.start_up_s else None

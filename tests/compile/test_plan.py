@@ -63,9 +63,11 @@ def test_planning_looks_at_a_bounded_number_of_keys_those_that_have_waited_longe
     looked: list[str] = []
 
     class Endless(Job):
+        told_s = 3.0 * WINDOW
+
         @property
         def cost_s(self) -> float:
-            return 3.0 * WINDOW
+            return self.told_s
 
         def keys(self) -> list[str]:
             return [f"{self.name}{number}" for number in range(3 * WINDOW)]
@@ -75,9 +77,14 @@ def test_planning_looks_at_a_bounded_number_of_keys_those_that_have_waited_longe
                 looked.append(f"{self.name}{number}")
                 yield PlanItem(f"{self.name}{number}", "Add", f"{self.name}{number}", 1.0, since=float(number) / 1000)
 
-    planned = plan(Endless("a", [1.0]), Endless("b", [1.0], since=1.0))
-    assert len(looked) == len(set(looked)) == 2 * WINDOW
+    class Small(Endless):
+        told_s = 1.0
+
+    planned = plan(Endless("a", [1.0]), Endless("b", [1.0], since=1.0), Small("c", [1.0], since=2.0))
     assert {int(key[1:]) for key in planned.batch.keys} <= set(range(WINDOW))
+    assert {key[0]: int(key[1:]) for key in looked} == {"a": WINDOW - 1, "c": WINDOW - 1}, (
+        "b is too large to join, which is plain"
+    )
 
 
 def test_one_job_that_fits_is_one_run_on_all_slots() -> None:
