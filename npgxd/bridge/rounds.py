@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import sys
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -189,7 +190,7 @@ def _with_unreadable(outcome: Outcome, unreadable: list[Rejected]) -> Outcome:
 
 def _device(module: Any) -> dict[str, Any]:
     """What the runtime says of the device, for the hello: its SoC, and all of its cores, whatever this process limits itself to."""
-    torch_npu = getattr(module, "torch_npu", None)
+    torch_npu = getattr(module, "torch_npu", None) or sys.modules.get("torch_npu")  # torchair's copy does not name it
     if torch_npu is None:
         return {}
     told: dict[str, Any] = {"soc": str(torch_npu.npu.get_device_name())}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 300.0  # far longer than any program takes, on a machine that has more to do
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Npu:
         """Run ``programs/<program>.py`` to its end; what it reported."""
         report = self.directory / f"{program}.json"
         process = self.start(program, *arguments, report=report, **environment)
-        said, _ = process.communicate(timeout=150)
+        said = ended(process)
         assert process.returncode == 0, said[-6000:]
         return json.loads(report.read_text())
 
@@ -83,10 +84,19 @@ class Npu:
             )
             for rank, report in enumerate(reports)
         ]
-        said = [process.communicate(timeout=150)[0] for process in started]
+        said = [ended(process) for process in started]
         rendezvous.unlink(missing_ok=True)
         assert [process.returncode for process in started] == [0] * count, "\n----\n".join(text[-4000:] for text in said)
         return [json.loads(report.read_text()) for report in reports]
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What a program said until it ended; one that hangs is ended, which its exit status tells."""
+    try:
+        return process.communicate(timeout=PATIENCE_S)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from machine import Npu
 from tools.cann_sim import create
 from tools.cann_sim.native import build, left_counters
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all starts
 OPERATORS = {"Add", "Adds", "Index", "IndexPutV2", "MatMulV2", "Mul", "SoftmaxV2", "Swish"}
 """What the served graph launches."""
 
@@ -133,6 +134,13 @@ def test_with_the_bridge_off_the_bundled_flow_runs_as_it_is(starts):
     assert all("static_kernel_install" in path for path in off["kernels"])
     assert off["calls"] == [4.0, 3.0]  # its recording run counts
     assert off["handler_kept"] is False
+
+
+def test_torchairs_own_copy_of_the_module_goes_through_the_daemon_too(starts):
+    told = starts.npu.run("torchair_copy", NPGXD_SOCKET=str(starts.node.socket))
+    assert told["where"].endswith("torch_npu/dynamo/torchair/_acl_concrete_graph/static_kernel.py")
+    assert (told["right"], told["static"]) == (True, {"Adds": 1, "Muls": 1})
+    assert all(path.startswith(f"{starts.node.state}/views/") for path in told["kernels"])
 
 
 def test_without_a_daemon_a_single_process_has_the_bundled_flow(npu):

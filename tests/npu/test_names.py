@@ -11,6 +11,7 @@ import os
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all orders
 IMPORTS = ("torch", "torch_npu", "npugraph_ex")
 QUICK = [
     ["autoload on", "torch", "torch_npu", "npugraph_ex"],

@@ -15,6 +15,7 @@ from engines import Engine
 from shared_node import SharedNode
 
 ROUNDS = int(os.environ.get("NPGXD_NPU_ROUNDS", "1"))
+pytestmark = pytest.mark.timeout(300 + 120 * ROUNDS)
 WISHES = {
     "A": {"way": "torch.compile", "widths": [8, 16]},
     "B": {"way": "vLLM-Ascend", "widths": [8, 24], "batches": [2, 4]},
@@ -36,7 +37,6 @@ def start():
         engine.close()
 
 
-@pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_fc42_no_engine_loses_a_kernel_by_another_ones_stop_and_nothing_is_left_over(make_node, make_npu, start):
     node = make_node()
     node.start()
