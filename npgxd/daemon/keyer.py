@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
 
 from npgxd.compile import probe
 from npgxd.daemon.flights import Need
@@ -30,6 +31,13 @@ REFRESH_S = 0.1
 MISSING_S = 2.0
 """A toolchain that was not found is looked for again after this long, or ten times as long as the search took."""
 
+MAX_NEEDS: Final = 4096
+"""Needs that are remembered; those that were made first are forgotten first."""
+SHARED_BYTES: Final = 4096
+"""Needs of larger records, of which there are few, are not."""
+_Under = tuple[str, tuple[tuple[str, str], ...], CompilerFlags, int]
+"""What a need depends on beside its record: the operator's fingerprint, the options, the compiler's flags, the user."""
+
 
 class Keyer:
     """The toolchain in use, or the reason why there is none; records in, needs (keys) out."""
@@ -46,6 +54,7 @@ class Keyer:
         self._ground = ""
         self._looked_at = float("-inf")
         self._look_again_at = float("-inf")
+        self._needs: OrderedDict[tuple[str, str, str, _Under], Need] = OrderedDict()
         self.moves = 0
         """How often the toolchain was seen to change."""
         self.find()
@@ -150,10 +159,21 @@ class Keyer:
         return self._parser.parse(raw)
 
     def needs(self, records: Iterable[Record], options: CompileOptions, uid: int) -> list[Need]:
-        """One need for each record, in order; equal records give equal keys."""
-        needs = []
-        for record in records:
-            fingerprint = self.fingerprint(record.op_type)
-            key = kernel_key(record, fingerprint, options, self.flags)
-            needs.append(Need(key=key, record=record, fingerprint=fingerprint, options=options, uid=uid))
-        return needs
+        """One need for each record, in order; equal records give equal keys, and those of one user and name the same need.
+
+        So that ranks that ask for the same share what is kept of their rounds, and the key is made once.
+        """
+        settings = tuple(sorted(options.super_kernel.items()))
+        return [self._need(record, options, (self.fingerprint(record.op_type), settings, self.flags, uid)) for record in records]
+
+    def _need(self, record: Record, options: CompileOptions, under: _Under) -> Need:
+        name = (record.digest, record.name, record.trace, under)
+        known = self._needs.get(name)
+        if known is None:
+            key = kernel_key(record, under[0], options, self.flags)
+            known = Need(key=key, record=record, fingerprint=under[0], options=options, uid=under[-1])
+            if len(record.canonical) <= SHARED_BYTES:
+                self._needs[name] = known
+            if len(self._needs) > MAX_NEEDS:
+                self._needs.popitem(last=False)
+        return known
