@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,6 @@ from npgxd.errors import CompileError
 from npgxd.toolchain.flags import CompilerFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from npgxd.toolchain.discovery import Toolchain
 
 TIMEOUT_S = 30.0
@@ -34,17 +34,83 @@ def probe(toolchain: Toolchain, *, timeout_s: float = TIMEOUT_S) -> CompilerFlag
     Waits for a program, at most ``timeout_s`` seconds: call it at start, not in a loop that others depend on.  CompileError if
     the compiler cannot be run or does not say what it takes.
     """
-    op_compiler = toolchain.op_compiler
+    known = remembered(toolchain)
+    if known is not None:
+        return known
+    asking = Asking(toolchain, timeout_s=timeout_s)
     try:
-        facts = op_compiler.stat()
-    except OSError as error:
-        raise CompileError(
-            f"cannot find op_compiler {op_compiler}: {error.strerror}", hint="check the CANN installation"
-        ) from error
-    identity = (str(op_compiler), facts.st_size, facts.st_mtime_ns, facts.st_ino)
-    if identity not in _known:
-        _known[identity] = read_help(_help_of(op_compiler, toolchain.environment, timeout_s))
-    return _known[identity]
+        return asking.wait()
+    finally:
+        asking.close()
+
+
+def remembered(toolchain: Toolchain) -> CompilerFlags | None:
+    """What this very compiler has said before in this process; None if it was not asked. CompileError if it is not there."""
+    return _known.get(_identity(toolchain.op_compiler))
+
+
+class Asking:
+    """``op_compiler --help`` as it runs: nobody has to wait for it. CompileError if it cannot be run."""
+
+    def __init__(self, toolchain: Toolchain, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._compiler = toolchain.op_compiler
+        self._identity = _identity(self._compiler)
+        self._timeout_s = timeout_s
+        self._begun = time.monotonic()
+        self._place = tempfile.TemporaryDirectory(prefix="npgxd-probe-")
+        try:
+            directory = JobDirectory(Path(self._place.name))
+            for path in (directory.work, directory.home, directory.temporary):
+                path.mkdir()
+            self._out, self._err = directory.output("help")
+            environment = environment_for(toolchain.environment, directory, "probe")
+            self._process = _start(self._compiler, environment, directory.work, self._out, self._err)
+        except BaseException:
+            self._place.cleanup()
+            raise
+
+    @property
+    def seconds(self) -> float:
+        """Since when it runs."""
+        return time.monotonic() - self._begun
+
+    def answer(self) -> CompilerFlags | None:
+        """The flags, remembered from now on; None: it has not ended yet. CompileError if it does not say what it takes, or takes too long."""
+        if self._process.poll() is None:
+            if self.seconds < self._timeout_s:
+                return None
+            self.close()
+            raise CompileError(
+                f"{self._compiler} --help did not end within {self._timeout_s:g} s",
+                hint="run it by hand, with the CANN environment sourced, and see what it waits for",
+            )
+        flags = _known[self._identity] = read_help(self._help())
+        return flags
+
+    def wait(self) -> CompilerFlags:
+        """The same, waited for."""
+        while (flags := self.answer()) is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, self._timeout_s - self.seconds))
+        return flags
+
+    def close(self) -> None:
+        """End it, if it still runs, with all that it started, and remove what it wrote."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)  # not reaped yet, so its group is still its own
+            self._process.wait()
+        self._place.cleanup()
+
+    def _help(self) -> str:
+        out, err = (_beginning(path) for path in (self._out, self._err))
+        code = self._process.returncode
+        if code and _OPTION.encode() not in out:
+            said = err.decode(errors="replace").strip()[-300:]
+            raise CompileError(
+                f"{self._compiler} --help ended with exit status {code}: {said}",
+                hint="check the CANN installation, and ASCEND_HOME_PATH and ASCEND_OPP_PATH in the daemon's configuration",
+            )
+        return (out + err)[:_MAX_HELP].decode(errors="replace")
 
 
 def read_help(text: str) -> CompilerFlags:
@@ -58,44 +124,35 @@ def read_help(text: str) -> CompilerFlags:
     return CompilerFlags(follow_op_params_jit="true" if any(_VALUE.search(line) for line in lines) else "bare")
 
 
-def _help_of(op_compiler: Path, environment: Mapping[str, str], timeout_s: float) -> str:
-    with tempfile.TemporaryDirectory(prefix="npgxd-probe-") as where:
-        directory = JobDirectory(Path(where))
-        for path in (directory.work, directory.home, directory.temporary):
-            path.mkdir()
-        process = _start(op_compiler, environment_for(environment, directory, "probe"), directory)
-        with process:
-            try:
-                out, err = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                # Not reaped yet, so its group is still its own.
-                os.killpg(process.pid, signal.SIGKILL)
-                raise CompileError(
-                    f"{op_compiler} --help did not end within {timeout_s:g} s",
-                    hint="run it by hand, with the CANN environment sourced, and see what it waits for",
-                ) from None
-    if process.returncode and _OPTION.encode() not in out:
-        said = err.decode(errors="replace").strip()[-300:]
-        raise CompileError(
-            f"{op_compiler} --help ended with exit status {process.returncode}: {said}",
-            hint="check the CANN installation, and ASCEND_HOME_PATH and ASCEND_OPP_PATH in the daemon's configuration",
-        )
-    return (out + err)[:_MAX_HELP].decode(errors="replace")
-
-
-def _start(op_compiler: Path, environment: dict[str, str], directory: JobDirectory) -> subprocess.Popen[bytes]:
+def _identity(op_compiler: Path) -> tuple[str, int, int, int]:
     try:
-        return subprocess.Popen(
-            [str(op_compiler), "--help"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=directory.work,
-            env=environment,
-            umask=UMASK,
-            start_new_session=True,
-        )
+        facts = op_compiler.stat()
+    except OSError as error:
+        raise CompileError(
+            f"cannot find op_compiler {op_compiler}: {error.strerror}", hint="check the CANN installation"
+        ) from error
+    return (str(op_compiler), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+def _start(op_compiler: Path, environment: dict[str, str], work: Path, out: Path, err: Path) -> subprocess.Popen[bytes]:
+    try:
+        with out.open("xb") as stdout, err.open("xb") as stderr:
+            return subprocess.Popen(
+                [str(op_compiler), "--help"],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=work,
+                env=environment,
+                umask=UMASK,
+                start_new_session=True,
+            )
     except OSError as error:
         raise CompileError(
             f"cannot run {op_compiler}: {error.strerror}", hint="check that it may be executed by the daemon's user"
         ) from error
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(_MAX_HELP)

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from npgxd.compile import probe
+from npgxd.compile.probe import Asking, probe, remembered
 from npgxd.daemon.flights import Need
 from npgxd.daemon.refusals import Refused
 from npgxd.errors import NpgxError, ToolchainError
@@ -57,13 +57,19 @@ class Keyer:
         self._needs: OrderedDict[tuple[str, str, str, _Under], Need] = OrderedDict()
         self.moves = 0
         """How often the toolchain was seen to change."""
+        self._asking: Asking | None = None
+        """A compiler that is asked for its options while everything else goes on."""
         self.find()
 
-    def find(self) -> None:
-        """Look for the toolchain (again); without one the daemon runs on, and says why."""
+    def find(self, *, wait: bool = True) -> None:
+        """Look for the toolchain (again); without one the daemon runs on, and says why.
+
+        With ``wait`` a compiler that was never asked is waited for.  Else a new one is taken to have the options of the one before,
+        until it has answered; where there was none before, there is none until then.
+        """
         try:
             toolchain = discover(self._settings, self._environ)
-            flags = probe(toolchain)
+            flags = probe(toolchain) if wait else self._flags_of(toolchain)
             fingerprints = Fingerprinter(toolchain, self._memo)
             ground = fingerprints.ground()
         except NpgxError as error:
@@ -73,6 +79,46 @@ class Keyer:
             return
         self.toolchain, self.flags, self._fingerprints, self._ground = toolchain, flags, fingerprints, ground
         self.problem = ""
+
+    def _flags_of(self, toolchain: Toolchain) -> CompilerFlags:
+        known = remembered(toolchain)
+        if known is not None:
+            return known
+        self.close()
+        self._asking = Asking(toolchain)
+        if self.toolchain is None:
+            raise ToolchainError(f"{toolchain.op_compiler} is being asked for its options", hint="ask again in a moment")
+        return self.flags
+
+    def _hear(self, now: float) -> None:
+        """Take the answer of the compiler that was asked, if there is one."""
+        asking, before, found = self._asking, self.flags, self.toolchain is not None
+        if asking is None:
+            return
+        try:
+            flags = asking.answer()
+        except NpgxError as error:
+            self.close()
+            self._look_again_at = now + max(MISSING_S, 10 * asking.seconds)
+            self.moves += found
+            log.warning("no toolchain: %s", error)
+            self.toolchain, self._fingerprints, self.problem = None, None, str(error)
+        else:
+            if flags is None:
+                return
+            self.close()
+            if not found:
+                self.find(wait=False)
+            elif flags != before:
+                log.warning("the compiler takes other options than the one before it")
+                self.flags = flags
+            self.moves += flags != before if found else self.toolchain is not None
+
+    def close(self) -> None:
+        """A compiler that is still being asked is ended."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.close()
 
     def describe(self) -> str:
         """One line for logs and the service manager."""
@@ -117,6 +163,7 @@ class Keyer:
 
         What counts for every operator (the compiler, its version) is found anew when it changed: it may be another CANN now, or none.
         """
+        self._hear(now)
         if self._fingerprints is None or now - self._looked_at < REFRESH_S:
             return
         self._looked_at = now
@@ -131,7 +178,7 @@ class Keyer:
                 "the toolchain changed: kernels of %s are compiled anew", ", ".join(sorted(changed)[:20]) or "all operators"
             )
         if not same:
-            self.find()
+            self.find(wait=False)
 
     def fingerprint(self, op_type: str) -> str:
         """What decides the bytes of this operator's kernels, besides the record."""
@@ -142,15 +189,17 @@ class Keyer:
     def is_current(self, need: Need) -> bool:
         """Whether the toolchain still is what this need's key says, as of the last look."""
         try:
-            return self.fingerprint(need.record.op_type) == need.fingerprint
+            same = self.fingerprint(need.record.op_type) == need.fingerprint
+            return same and kernel_key(need.record, need.fingerprint, need.options, self.flags) == need.key
         except ToolchainError:
             return False
 
     def find_if_missing(self, now: float) -> None:
         """Look for the toolchain where there was none; not all the time, since a compiler can take long to say that it does not run."""
-        if self.toolchain is None and now >= self._look_again_at:
+        self._hear(now)
+        if self.toolchain is None and self._asking is None and now >= self._look_again_at:
             begun = time.monotonic()
-            self.find()
+            self.find(wait=False)
             self.moves += self.toolchain is not None
             self._look_again_at = now + max(MISSING_S, 10 * (time.monotonic() - begun))
 

@@ -322,6 +322,7 @@ class Service:
     def _close(self) -> None:
         self._following.tick(self._clock())
         self._dispatcher.stop()
+        self._keyer.close()
         self._admin.close()
         self._scrapes.close()
         self._housekeeping.stop()

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from npgxd.compile.probe import probe, read_help
+from npgxd.compile.probe import Asking, probe, read_help, remembered
 from npgxd.errors import CompileError
+from npgxd.toolchain.flags import CompilerFlags
+from tests.compile.conftest import until
 
 HELP_WITH_VALUE = """
 usage: op_compiler [-h] -p DIR -v SOC [-f [true]]
@@ -84,3 +86,22 @@ def test_a_compiler_that_hangs_is_ended(tmp_path: Path) -> None:
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_compiler_can_be_asked_without_waiting_for_it_and_is_ended_with_whoever_asked(tmp_path: Path) -> None:
+    said = "while [ ! -e go ] && [ ! -e $0.go ]; do sleep 0.05; done; echo '  -f, --follow_op_params_jit  follow'"
+    compiler = script(tmp_path / "op_compiler", f"echo $$ > {tmp_path}/pid; {said}")
+    assert remembered(toolchain(compiler)) is None
+    asking = Asking(toolchain(compiler))
+    assert asking.answer() is None
+    (tmp_path / "op_compiler.go").touch()
+    assert asking.wait().follow_op_params_jit == "bare"
+    asking.close()
+    assert remembered(toolchain(compiler)) == CompilerFlags("bare")
+    (tmp_path / "op_compiler.go").unlink()
+    script(compiler, f"echo $$ > {tmp_path}/other; {said}")
+    asking = Asking(toolchain(compiler))
+    until((tmp_path / "other").exists, "it runs")
+    asking.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "other").read_text()), 0)
