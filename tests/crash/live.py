@@ -27,6 +27,7 @@ from npgxd.store.manifest import Origin
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, Submit
 from npgxd.wire.states import RoundState
+from tests.memory import room_in_memory
 from tests.store.made import files, making
 from tools.cann_sim import Costs, SimulatedCann, create, records
 from tools.cann_sim.reader import Reader
@@ -51,7 +52,7 @@ class Killed(Exception):
 @functools.cache
 def toolchain(version: str) -> tuple[SimulatedCann, Keyer, Path, tempfile.TemporaryDirectory[str]]:
     """One simulated CANN for all examples; its op implementations only ever get longer."""
-    place = tempfile.TemporaryDirectory(prefix="npgxd-live-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    place = tempfile.TemporaryDirectory(prefix="npgxd-live-", dir=room_in_memory())
     cann = create(Path(place.name) / "cann", version=version, soc="Ascend910B3", costs=Costs(startup_s=0, per_op_s=0))
     path = Path(place.name) / "npgxd.toml"
     return cann, Keyer(_config(cann, Path(place.name), path).toolchain.settings(), {}, path.with_name("memo.json")), path, place

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from npgxd.store import disk
 from tests.crash.model import Crash, Enumerated, crashes, materialise
 from tests.crash.recording import Killed, Recorder, path_of
+from tests.memory import room_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,8 +81,7 @@ def look_at_two_lives(
 
 def memory_directory() -> tempfile.TemporaryDirectory[str]:
     """A new directory, in memory if there is a place for it."""
-    memory = Path("/dev/shm")  # thousands of fsyncs that nobody needs there; any directory would do
-    return tempfile.TemporaryDirectory(prefix="npgxd-crash-", dir=memory if os.access(memory, os.W_OK) else None)
+    return tempfile.TemporaryDirectory(prefix="npgxd-crash-", dir=room_in_memory())
 
 
 def _prepared(scenario: Scenario, place: str) -> Recorder:

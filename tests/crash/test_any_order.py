@@ -24,6 +24,7 @@ from npgxd.oplib.sweeping import Step
 from npgxd.oplib.views import Views
 from npgxd.store.kernels import stage_kernel
 from tests.crash.ground import drained, verified
+from tests.memory import room_in_memory
 from tests.store.made import House, digest, files, making, origin, round_entry
 from tools.cann_sim.reader import Reader
 
@@ -49,8 +50,7 @@ class Node(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        memory = Path("/dev/shm")
-        self.place = Path(tempfile.mkdtemp(prefix="npgxd-any-", dir=memory if os.access(memory, os.W_OK) else None))
+        self.place = Path(tempfile.mkdtemp(prefix="npgxd-any-", dir=room_in_memory()))
         self.boot = 0
         self.jobs = 0
         self.toolchain = dict.fromkeys(OPS, 0)

@@ -18,6 +18,7 @@ from npgxd.wire.messages import CompileOptions
 from npgxd.wire.states import ClientState, Reason
 from tests.crash.ground import verified
 from tests.crash.live import SIZES, Client, Killed, Live
+from tests.memory import room_in_memory
 from tests.oplib.shared_root_made import FOREIGN_KEY, foreign, index_of
 from tools.cann_sim import records
 
@@ -40,8 +41,7 @@ class Views(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        memory = Path("/dev/shm")
-        self.place = Path(tempfile.mkdtemp(prefix="npgxd-live-", dir=memory if os.access(memory, os.W_OK) else None))
+        self.place = Path(tempfile.mkdtemp(prefix="npgxd-live-", dir=room_in_memory()))
         self.live = Live(self.version, self.place)
         self.root = default_root(self.live.cann.env())
         shutil.rmtree(self.root / "static_kernel", ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import select
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -48,9 +49,9 @@ class Library:
         self.library = OpLibrary(LibrarySection(), self.stores, cast("Keyer", self.keyer), Sessions())
         self.now = 1.0
 
-    def turn(self) -> dict[str, Placed]:
+    def turn(self, later_s: float = 3.0) -> dict[str, Placed]:
         """One turn of the loop, and what became of the task that it began, if it began one."""
-        self.now += 3.0
+        self.now += later_s
         if self.library.tick(self.now, set) == float("inf"):
             assert select.select([self.library.fileno()], [], [], PATIENCE_S)[0], "the task ends"
         return self.library.take(self.now)
@@ -101,6 +102,25 @@ def test_fc52_a_root_that_leads_elsewhere_gets_what_is_needed_and_damage_is_told
     assert keys(tmp_path / "9.0.1") >= our_keys(opened.kernels[:1])
     left = tmp_path / ("9.0" if how == "another root" else "moved")
     assert keys(left) == our_keys(opened.kernels), "who loaded them there still needs them"
+
+
+def test_fc52_damage_is_noticed_within_5_s(opened: Library, tmp_path: Path) -> None:
+    assert not opened.place(opened.kernels).problem
+    opened.turn()
+    begun = opened.now
+    next((tmp_path / "9.0").glob("static_kernel/ai_core/npgxd_*/*/*/*.o")).unlink()
+    while not opened.damage():
+        opened.turn(later_s=0.1)
+    assert opened.now - begun <= 5.0
+
+
+def test_the_toolchain_is_looked_at_every_20_s_at_least_while_the_root_holds_kernels(opened: Library) -> None:
+    looked = [opened.now]
+    opened.keyer.refresh = looked.append
+    assert not opened.place(opened.kernels).problem
+    while opened.now < 50.0:  # before they leave it
+        opened.turn(later_s=0.5)
+    assert max(after - before for before, after in itertools.pairwise([*looked, opened.now])) <= 20.0
 
 
 def test_a_kernel_that_could_not_be_brought_in_is_tried_again(opened: Library, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, RankInfo, Submit
 from npgxd.wire.states import KeyOutcome, RoundState
 from tests.daemon.fake_workers import FakeJob, FakePool, QuickDisk
+from tests.memory import room_in_memory
 from tools.cann_sim import SimulatedCann, create, records
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="npgxd-schedule-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="npgxd-schedule-", dir=room_in_memory()))
         path = self.directory / "npgxd.toml"
         path.write_text(f"""
             [daemon]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 RANK = Path(__file__).with_name("rank.py")
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
+DAEMON = ("-m", "npgxd.daemon.main")
+BRISK = (str(Path(__file__).with_name("brisk_daemon.py")),)
+"""What a node's daemon is run by: as everywhere, or so that it looks around more often."""
+PATIENT = {"handshake_s": 30.0, "silence_s": 30.0, "reconnect_s": PATIENCE_S}
+"""How a rank waits for its daemon unless its test says otherwise: on a busy machine one that answers late is not gone."""
 
 Named = list[tuple[str, str]]
 
@@ -96,6 +102,7 @@ class Node:
             "toolchain": {"home": str(cann.home), "opp": str(cann.opp), "soc": cann.soc.name},
             "compile": {"workers": 2, "jobs": 2},
         }
+        self.program: tuple[str, ...] = DAEMON
         self.daemon: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         self._ranks = 0
@@ -130,7 +137,7 @@ class Node:
 
     def start(self) -> subprocess.Popen[bytes]:
         self.write_config()
-        self.daemon = self.spawn("-m", "npgxd.daemon.main", "--config", str(self.config), stderr=self.log)
+        self.daemon = self.spawn(*self.program, "--config", str(self.config), stderr=self.log)
         eventually(self._answers, "the daemon answers")
         return self.daemon
 
@@ -168,7 +175,7 @@ class Node:
     ) -> Rank:
         number, self._ranks = self._ranks, self._ranks + 1
         ask = self.directory / f"rank{number}.ask.json"
-        ask.write_text(json.dumps({"records": items, **(options or {})}))
+        ask.write_text(json.dumps({"records": items, "patience": PATIENT, **(options or {})}))
         report = self.directory / f"rank{number}.json"
         return Rank(self.spawn(*launch, str(ask), str(report), stderr=report.with_suffix(".err"), **environment), report)
 
@@ -218,7 +225,8 @@ class Node:
             if process.stdin is not None:
                 process.stdin.close()
         for leftover in self.compilers():
-            leftover.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may end by itself meanwhile
+                leftover.kill()
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 

@@ -1,11 +1,12 @@
 """The ranks of one job on this node, which train in lock step and do not wait for their kernels; forked, so that torch is imported once.
 
-``python late_ranks.py ASK REPORTS``: ASK is a JSON file (ranks, size, collective, stops, calls, ordinary_end), REPORTS a directory for
+``python late_ranks.py ASK REPORTS``: ASK is a JSON file (see ``rank`` for what is in it), REPORTS a directory for
 ``<rank>.json`` and, while a rank runs, ``<rank>.calls`` with how many calls it has begun.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch._inductor.utils import fresh_cache  # noqa: F401 -- what Dynamo imports at its first use, once for all ranks
 
 import npugraph_ex
+from npgxd.client import Client, Patience, client
 from npgxd.wire.states import ClientState
 from npugraph_ex import backend  # noqa: F401 -- as above
 from npugraph_ex.engines._eager import EagerEngine, EagerRunner
@@ -62,6 +64,7 @@ def rank(number: int, ask: dict[str, Any], reports: Path) -> None:
         world_size=ask["ranks"],
         timeout=timedelta(seconds=60),
     )
+    client._clients[os.getpid()] = Client(patience=Patience(reconnect_s=ask["reconnect_s"]))
     renewed: list[int] = []
     loaded: list[str] = []
     EagerEngine.reselect = lambda _self, view: loaded.append(str(view)) or "loaded"
@@ -112,6 +115,12 @@ def state() -> ClientState | None:
     return reports[0].outcome.state if reports else None
 
 
+def end(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
+            os.kill(pid, signal.SIGKILL)
+
+
 def write(path: Path, told: object) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(told))
@@ -138,7 +147,7 @@ def main(ask_path: str, reports_path: str) -> None:
             sys.exit(0)  # with threads that follow rounds: nothing may hold it up
         pids.append(pid)
     (reports / "pids").write_text(json.dumps(pids))
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(pid, signal.SIGKILL) for pid in pids])
+    signal.signal(signal.SIGTERM, lambda *_: end(pids))
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     write(reports / "codes.json", {"codes": codes})
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from npgxd import __version__
-from npgxd.client import current
+from npgxd.client import Client, Patience
 from npgxd.wire.messages import CompileOptions
 from tools.cann_sim.reader import Reader
 
@@ -18,7 +18,7 @@ from tools.cann_sim.reader import Reader
 def main(ask: str, report: str) -> None:
     logging.basicConfig(level="INFO")
     wanted = json.loads(Path(ask).read_text())
-    client = current()
+    client = Client(patience=Patience(**wanted.get("patience", {})))
     reader = Reader(wanted.get("soc", "Ascend910B3"))
     rounds = []
     for number, items in enumerate(wanted.get("rounds") or [wanted["records"]]):

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import Named, Node, Rank, matmuls
+from conftest_node import BRISK, Named, Node, Rank, matmuls
 
 from tools.cann_sim import Reader
 from tools.cann_sim.records import write_records
@@ -84,6 +84,7 @@ def make_shared(make_node: Callable[..., Node]) -> Callable[..., SharedNode]:
     def made(version: str = "9.0.0", *, leave_after_s: float = 600.0, start: bool = True, **costs: float) -> SharedNode:
         node = make_node(version=version, **costs)
         node.settings["op_library"] = {"leave_after_s": leave_after_s, "unreadable": "ignore"}
+        node.program = BRISK
         if start:
             node.start()
         return SharedNode(node)

@@ -189,7 +189,10 @@ class Machine:
         assert self._outer is not None
         assert self._outer.poll() is None, f"systemd did not start:\n{self._console.read_text(errors='replace')}"
         children = psutil.Process(self._outer.pid).children()
-        if not children or children[0].name() != "systemd":
+        try:
+            if not children or children[0].name() != "systemd":
+                return False
+        except psutil.NoSuchProcess:  # what is looked at here ends with the next look's assertion
             return False
         self._init = children[0].pid
         up = self.run("systemctl", "is-system-running", check=False)

@@ -13,6 +13,7 @@ import pytest
 from conftest_node import PATIENCE_S, Node, eventually, matmuls, named
 
 from tools.cann_sim import records
+from tools.demo.children import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,7 @@ def test_an_acknowledged_round_survives_kill_9_also_when_its_rank_does_not(slow:
 
 
 def test_kill_9_of_the_daemon_and_no_new_one_the_rank_goes_on_with_dynamic_kernels(slow: Node) -> None:
-    rank = slow.rank(matmuls(*SIZES))
+    rank = slow.rank(matmuls(*SIZES), options={"patience": {"reconnect_s": 1.0}})
     compiling(slow)
     slow.kill()
     outcome = rank.outcome()
@@ -74,7 +75,7 @@ def test_kill_9_of_a_worker(slow: Node) -> None:
     rank = slow.rank(matmuls(*SIZES))
     compiling(slow)
     assert slow.daemon is not None
-    worker = next(child for child in psutil.Process(slow.daemon.pid).children() if "worker.py" in " ".join(child.cmdline()))
+    worker = next(child for child in psutil.Process(slow.daemon.pid).children() if "worker.py" in " ".join(arguments(child)))
     worker.kill()
     outcome = rank.outcome()
     assert (outcome["state"], outcome["missing"], outcome["torn"]) == ("INSTALLED", 0, 0)
@@ -119,8 +120,11 @@ def test_kill_9_of_a_rank_does_not_hold_up_its_group(slow: Node) -> None:
     assert sum(len(job["ranks"]) for job in document["jobs"]) == 2
 
 
-def test_a_rank_that_dies_before_it_submits_does_not_hold_up_its_group(slow: Node) -> None:
-    ranks = slow.group([matmuls(*SIZES)] * 2, LOCAL_WORLD_SIZE="3")
+def test_a_rank_that_dies_before_it_submits_does_not_hold_up_its_group(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.settings["group"] = {"window_s": 0.5}
+    node.start()
+    ranks = node.group([matmuls(*SIZES)] * 2, LOCAL_WORLD_SIZE="3")
     outcomes = [rank.outcome() for rank in ranks]
     assert {o["state"] for o in outcomes} == {"INSTALLED"}
 
@@ -180,7 +184,7 @@ def test_a_daemon_stopped_by_a_signal_does_not_hold_a_rank(node: Node) -> None:
     assert node.daemon is not None
     os.kill(node.daemon.pid, signal.SIGSTOP)
     try:
-        outcome = node.rank(matmuls(16)).outcome()
+        outcome = node.rank(matmuls(16), options={"patience": {"handshake_s": 0.5}}).outcome()
         assert (outcome["state"], outcome["reason"]) == ("DEGRADED", "daemon_unavailable")
     finally:
         os.kill(node.daemon.pid, signal.SIGCONT)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import Node, eventually
+from conftest_node import PATIENCE_S, Node, eventually
 
 from tools.cann_sim import Costs
 
@@ -31,7 +31,7 @@ class Job:
         self.reports = node.directory / "reports"
         self.reports.mkdir()
         path = node.directory / "job.json"
-        path.write_text(json.dumps({"ranks": RANKS, "size": 32, "collective": True, **ask}))
+        path.write_text(json.dumps({"ranks": RANKS, "size": 32, "collective": True, "reconnect_s": PATIENCE_S, **ask}))
         self.errors = node.directory / "job.err"
         self.process: subprocess.Popen[bytes] = node.spawn(str(SCRIPT), str(path), str(self.reports), stderr=self.errors)
 
@@ -89,7 +89,7 @@ def test_four_ranks_with_a_collective_change_at_the_same_call(slow_node: Node) -
 
 
 def test_a_daemon_killed_in_the_middle_hangs_nobody_and_nobody_changes_alone(very_slow_node: Node) -> None:
-    job = Job(very_slow_node)
+    job = Job(very_slow_node, reconnect_s=1.0)
     in_the_middle(very_slow_node, job)
     very_slow_node.kill()
     told = job.told()

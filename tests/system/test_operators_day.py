@@ -77,12 +77,12 @@ class Operator:
 
 
 @pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
+def operator(on_disk: Path) -> Iterator[Operator]:
     if why_not():
         pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
     if why := two_versions.why_not() or small_disk.why_not():
         pytest.skip(f"NOT TESTED: an operator's day: {why}")
-    machine = Machine(tmp_path, bare=True)
+    machine = Machine(on_disk, bare=True)
     try:
         wheels = machine.srv / "wheels"
         yield Operator(machine, *(two_versions.wheel(wheels, version) for version in (two_versions.OLDER, two_versions.NEWER)))

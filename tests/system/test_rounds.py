@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest_node import Node, eventually, matmuls, named
+from conftest_node import BRISK, Node, eventually, matmuls, named
 
-from tools.cann_sim import records
+from tools.cann_sim import Costs, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -328,10 +328,12 @@ def test_a_kernel_that_vanishes_under_a_running_daemon_is_compiled_again(node: N
 
 def test_without_a_toolchain_ranks_are_told_and_accepted_rounds_wait_for_one(make_node: Callable[..., Node]) -> None:
     node = make_node(startup_s=3.0)
+    node.program = BRISK
     node.start()
     node.rank(matmuls(16))
     eventually(node.cann.runs, "op_compiler runs")
     node.kill()
+    node.cann.set_costs(Costs())
     hidden = node.cann.home.rename(node.cann.home.with_name("hidden"))
     node.start()
     outcome = node.rank(matmuls(32)).outcome()

@@ -124,8 +124,8 @@ def test_fc52_damage_by_others_is_mended_without_compiling_and_told_to_the_proce
         next(shared.ai_core.glob("npgxd_*/*/*/*.o")).write_bytes(b"overwritten")
     else:
         shutil.rmtree(shared.ai_core / shared.ours()[0])
-    eventually(lambda: shared.status()["op_library"]["damage"]["count"] == 1, "the damage is noticed", 8.0)
-    eventually(lambda: len(shared.ours()) == 2 and len(shared.directories()) == 2, "all is back", 8.0)
+    eventually(lambda: shared.status()["op_library"]["damage"]["count"] == 1, "the damage is noticed")
+    eventually(lambda: len(shared.ours()) == 2 and len(shared.directories()) == 2, "all is back")
     shared.read()
     told = eventually(lambda: shared.sessions()[hurt.process.pid], "the session is shown")
     if how != "index alone":  # it had loaded both by then, and their files are there
@@ -152,7 +152,7 @@ def test_fc52_a_warm_store_and_an_empty_root_install_all_and_compile_nothing_and
         shared.node.cann.opp.glob("**/mat_mul_v2.py")
     )
     source.write_text(source.read_text() + "# another\n")
-    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
+    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody")
     # A start is known to 10 ms: a process that started in the very moment of their leaving is told to restart, the next one never.
     first, second = (shared.rank(matmuls(32)).outcome() for _ in range(2))
     assert (first["state"], first["reason"]) in {("INSTALLED", "compiled"), ("DEGRADED", "restart_needed")}, first
@@ -170,7 +170,7 @@ def test_a_process_that_may_have_loaded_an_older_kernel_is_told_to_restart(make_
     eventually(lambda: len(shared.ours()) == 2, "it has done its first round")
     source = next(shared.node.cann.opp.glob("**/mat_mul_v2.py"))
     source.write_text(source.read_text() + "# another\n")
-    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody", 20.0)
+    eventually(lambda: not shared.ours(), "stale kernels are offered to nobody")
     shared.rank(matmuls(16)).outcome()  # it may have started in the very moment of their leaving; the next one has not
     assert shared.rank(matmuls(16)).outcome()["state"] == "INSTALLED"
     (shared.node.directory / "go").touch()
@@ -194,7 +194,7 @@ def test_fc41_fc42_what_only_the_dead_used_leaves_and_a_neighbours_kernels_stay_
     eventually(lambda: shared.read() and len(shared.ours()) == 2, "their entries leave")
     assert len(shared.directories()) == 4, "the survivor may have loaded them"
     stays.process.kill()
-    eventually(lambda: shared.read() and not shared.ours() and not shared.directories(), "all leave", 40.0)
+    eventually(lambda: shared.read() and not shared.ours() and not shared.directories(), "all leave")
     assert foreign.exists()
     assert len(shared.read().selected) == 1
     again = shared.rank(matmuls(16, 32, 48, 64)).outcome()

@@ -8,13 +8,16 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
-from conftest_node import REPOSITORY, Node, eventually, matmuls
+from conftest_node import REPOSITORY, Node, eventually, matmuls, named
 
 from npgxd.client import Client, Patience
 from npgxd.client.background import Place
 from npgxd.client.changing import Calls, Change
 from npgxd.wire.states import ClientState, Reason
+from tools.cann_sim import Costs
+from tools.cann_sim.records import elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
 PATIENT = Patience(handshake_s=30, silence_s=30, reconnect_s=30)
 
 
-def records(*sizes: int) -> list[tuple[str, bytes]]:
-    return [(name, text.encode()) for name, text in matmuls(*sizes)]
+def records(*sizes: int, adds: int = 0) -> list[tuple[str, bytes]]:
+    sums = (elementwise("Add", [16 * number, 8], "float16") for number in range(1, adds + 1))
+    return [(name, text.encode()) for name, text in (*matmuls(*sizes), *named(*sums))]
 
 
 class Shown:
@@ -48,9 +52,9 @@ class Process:
         self.outcomes: list[Any] = []
         self._thread: threading.Thread | None = None
 
-    def submit(self, *sizes: int, **how: Any) -> None:
+    def submit(self, *sizes: int, adds: int = 0, **how: Any) -> None:
         def run() -> None:
-            self.outcomes.append(self.client.static_kernels(records(*sizes), graph="0", **how))
+            self.outcomes.append(self.client.static_kernels(records(*sizes, adds=adds), graph="0", **how))
 
         self._thread = threading.Thread(target=run)
         self._thread.start()
@@ -99,19 +103,22 @@ def test_fc62_nobody_off_recording_installed_and_cached_are_five_different_answe
 
 
 def test_fc62_queued_for_its_group_and_compiling_are_told_apart_with_how_far_it_is(make_node: Any, process: Any) -> None:
-    node = make_node(per_op_s=1.5)
+    node = make_node()
     node.settings["compile"] = {"workers": 1, "jobs": 1}
     node.start()
+    node.cann.set_costs(Costs(per_op_type={"MatMulV2": 0.01}))  # longest first: the one that hangs comes last
+    node.cann.order("Add", "hang", times=1)
     job = {"TORCHELASTIC_RUN_ID": "one", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
     ready, recording = (process(node, RANK=rank, **job) for rank in "01")
     recording.client.recording("0")
-    ready.submit(16, 32, 48)
+    ready.submit(16, 32, adds=1)
     is_shown(node, 5, ("QUEUED", ""), ("RECORDING", ""))
     recording.client.report(ClientState.CONNECTED)
     shown = eventually(lambda: next((s for s in [Shown(node)] if any(r["done"] for r in s.ranks)), None), "one kernel is done")
     (rank,) = [rank for rank in shown.ranks if rank["rank"] == 0]
     assert (rank["state"], rank["total"], shown.code) == ("COMPILING", 3, 5)
     assert 0 < rank["done"] < 3
+    psutil.Process(node.cann.runs()[-1].pid).terminate()
     recording.end()
     is_shown(node, 0, ("INSTALLED", "compiled"))
 

@@ -23,10 +23,10 @@ SLOW = Costs(startup_s=0.3, per_op_s=0.4)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(on_disk: Path) -> Iterator[Machine]:
     if why_not():
         pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    made = Machine(tmp_path)
+    made = Machine(on_disk)
     try:
         yield made
     finally:

@@ -23,10 +23,10 @@ SOCKETS = ("npgxd.socket", "npgxd-admin.socket")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(on_disk: Path) -> Iterator[Machine]:
     if why_not():
         pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    made = Machine(tmp_path)
+    made = Machine(on_disk)
     made.install_sockets()
     try:
         yield made

@@ -1,11 +1,12 @@
-"""The vendor's example, in one process and in four ranks: the second start traces nothing."""
+"""The vendor's example, in one process and in several ranks: the second start traces nothing."""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-RANKS = 4
+RANKS = 4 if os.environ.get("NPGXD_CRASH_LONG") else 2
 
 
 def test_the_second_start_of_the_vendors_example_loads_prompt_and_decode_without_dynamo(start, tmp_path):
@@ -19,7 +20,7 @@ def test_the_second_start_of_the_vendors_example_loads_prompt_and_decode_without
     assert cold["paths"] == warm["paths"]
 
 
-def test_four_ranks_have_each_their_documented_path_equal_bytes_and_no_trace_at_the_second_start(start, tmp_path):
+def test_ranks_have_each_their_documented_path_equal_bytes_and_no_trace_at_the_second_start(start, tmp_path):
     def job(name):
         with ThreadPoolExecutor(RANKS) as pool:
             return list(
