@@ -79,7 +79,10 @@ def _object(value: Any, names: frozenset[str], depth: int) -> str | None:
 
 
 def _class(kind: type, names: frozenset[str]) -> str:
-    return digest_of_plain(class_described(kind, names))
+    """The user's own code in a class and its bases. Torch's bases count by name: they have versions, and Dynamo changes some as it loads."""
+    bases = [base for base in kind.__mro__ if base is not object]
+    told_bases = zip(bases, class_described(kind, names), strict=True)
+    return digest_of_plain([found[:1] if is_versioned(_file_of(base)) else found for base, found in told_bases])
 
 
 # ---- the model ----------------------------------------------------------------------------------------------------------------
