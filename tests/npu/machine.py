@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -55,13 +56,14 @@ class Npu:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
-    def run(self, program: str, *arguments: str | Path, **environment: str) -> dict[str, Any]:
+    def run(self, program: str, *arguments: str | Path, patience_s: float = PATIENCE_S, **environment: str) -> dict[str, Any]:
         """Run ``programs/<program>.py`` to its end; what it reported."""
         report = self.directory / f"{program}.json"
         process = self.start(program, *arguments, report=report, **environment)
-        said = ended(process)
+        said = ended(process, patience_s)
         assert process.returncode == 0, said[-6000:]
         return json.loads(report.read_text())
 
@@ -90,12 +92,12 @@ class Npu:
         return [json.loads(report.read_text()) for report in reports]
 
 
-def ended(process: subprocess.Popen[str]) -> str:
-    """What a program said until it ended; one that hangs is ended, which its exit status tells."""
+def ended(process: subprocess.Popen[str], patience_s: float = PATIENCE_S) -> str:
+    """What a program said until it ended; one that hangs is ended with what it forked, which its exit status tells."""
     try:
-        return process.communicate(timeout=PATIENCE_S)[0]
+        return process.communicate(timeout=patience_s)[0]
     except subprocess.TimeoutExpired:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
         return process.communicate()[0]
 
 

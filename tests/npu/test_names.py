@@ -11,7 +11,6 @@ import os
 
 import pytest
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all orders
 IMPORTS = ("torch", "torch_npu", "npugraph_ex")
 QUICK = [
     ["autoload on", "torch", "torch_npu", "npugraph_ex"],
@@ -36,6 +35,8 @@ EVERY = [
 ]
 ORDERS = EVERY if int(os.environ.get("NPGXD_NPU_ROUNDS", "1")) > 1 else QUICK
 
+pytestmark = pytest.mark.timeout(60 + 60 * len(ORDERS))  # the first test waits for all orders
+
 
 @pytest.fixture(scope="module")
 def told(homes, tmp_path_factory):
@@ -43,7 +44,7 @@ def told(homes, tmp_path_factory):
     from machine import Npu
 
     npu = Npu(homes("9.1.0"), tmp_path_factory.mktemp("names"))
-    return npu.run("names", json.dumps(ORDERS), npu.directory / "declared")
+    return npu.run("names", json.dumps(ORDERS), npu.directory / "declared", patience_s=60.0 * len(ORDERS))
 
 
 @pytest.mark.parametrize("order", [", ".join(order) for order in ORDERS])
