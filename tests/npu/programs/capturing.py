@@ -60,19 +60,32 @@ def nz(tensor: torch.Tensor) -> torch.Tensor:
 @capture_cases.case
 def private_formats_are_kept_in_place_and_in_copies(device: str) -> None:
     """A weight in FRACTAL_NZ is read where it is; an input in it is copied as it is, and replays read the copy right."""
+    formats: list[int] = []
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        formats.append(int(torch_npu.get_npu_format(x)))
+        return x.clone()
+
+    operator(device, "noted", noted)
     weight = torch.nn.Parameter(nz(torch.randn(48, 40).half()), requires_grad=False)
     for options in ({}, {"clone_input": False}):
         graph = Graph(
-            device, lambda x, y, w: (x @ w) @ y, numbers(device, 4, 48).half(), nz(torch.randn(40, 32).half()), weight, **options
+            device,
+            lambda x, y, w: (x @ torch.ops.npgxd_test.noted(w)) @ torch.ops.npgxd_test.noted(y),
+            numbers(device, 4, 48).half(),
+            nz(torch.randn(40, 32).half()),
+            weight,
+            **options,
         )
+        formats.clear()
         for call in range(5):
             x, y = numbers("cpu", 4, 48, seed=call).half(), numbers("cpu", 40, 32, seed=call + 9).half()
-            reset_counters()
             ours = graph(x.npu(), nz(y), weight)
             wanted = (x.float() @ torch_npu.npu_format_cast(weight, 2).cpu().float()) @ y.float()
-            assert float((ours.cpu().float() - wanted).abs().max()) < 2.0, float((ours.cpu().float() - wanted).abs().max())
+            assert float((ours.cpu().float() - wanted).abs().max()) < 2.0
             del ours
         assert graph.replays == 4, graph.counts
+        assert formats == [29] * 2 * (1 + graph.captures), formats
 
 
 @capture_cases.case
