@@ -66,7 +66,8 @@ class Results:
             outputs[at] = self._told[at].of(inputs)
         copies: dict[int, Any] = {}
         for at, value in self._mine:
-            outputs[at] = self._clone(value, copies) if cloned else value.detach()
+            mine = cloned or value.device.type == "cpu"  # computed from constants when it was captured, and not by a replay
+            outputs[at] = self._clone(value, copies) if mine else value.detach()
         self._given = self._given or not cloned
         if self._single:
             return outputs[0]

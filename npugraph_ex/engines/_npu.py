@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npugraph_ex import _notices
 from npugraph_ex.capture import CAPTURING, CaptureRunner
 from npugraph_ex.capture.device import NpuCaptureDevice
 from npugraph_ex.engines._base import ReselectFailed, Runner
@@ -44,8 +46,12 @@ class NpuEngine:
         return name if _SOC.fullmatch(name) else ""
 
     def runner(self, program: Program, options: Options, *, name: str, training: bool) -> Runner:
-        """Captures an inference graph's shapes, unless ``force_eager`` says no."""
+        """Captures an inference graph's shapes, unless ``force_eager`` says no or this torch_npu cannot."""
         if training or options.force_eager:
+            return EagerRunner(program)
+        if not hasattr(_torch_npu().npu, "NPUGraph"):
+            line = "this torch_npu has no torch.npu.NPUGraph, so graphs are not captured, and run operator by operator"
+            _notices.once("no NPUGraph", logging.WARNING, line)
             return EagerRunner(program)
         return CaptureRunner(program, options, NpuCaptureDevice(), name=name)
 

@@ -14,9 +14,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import npugraph_ex
 from npgxd.wire.states import ClientState, Reason, Strategy
+from npugraph_ex.capture import CaptureRunner
 from npugraph_ex.engines import ReselectFailed, engine_for
+from npugraph_ex.engines._eager import EagerRunner
 from npugraph_ex.engines._npu import NpuEngine
 from npugraph_ex.options import read_options
+from npugraph_ex.program import ModuleProgram
 from npugraph_ex.recording import DumpSwitchHeld
 from npugraph_ex.recording.npu_dump import NpuDump, NpuRecorder
 from npugraph_ex.recording.switch import SWITCH, DumpSwitch
@@ -159,6 +162,19 @@ def test_a_graph_with_npu_tensors_gets_the_npu_engine(torch_npu):
 
     next(iter(module.graph.nodes)).meta["val"] = torch.ones(1).as_subclass(OnNpu)
     assert isinstance(engine_for(module), NpuEngine)
+
+
+def test_graphs_are_captured_for_inference_where_torch_npu_can(torch_npu):
+    program = ModuleProgram(make_fx(lambda x: x + 1)(torch.ones(1)))
+
+    def runner(*, training=False, **options):
+        return type(NpuEngine().runner(program, read_options(options), name="0", training=training))
+
+    assert runner() is EagerRunner
+    torch_npu.npu.NPUGraph = object
+    assert runner() is CaptureRunner
+    assert runner(training=True) is EagerRunner
+    assert runner(force_eager=True) is EagerRunner
 
 
 # ---- the whole journey -----------------------------------------------------------------------------------------------
