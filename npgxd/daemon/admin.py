@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BURST = 16
+_LOOKS = frozenset({"explain", "logs", "pins", "progress"})
+"""They change nothing, and are no event that an operator needs in the log."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,8 @@ class AdminPort:
             number = envelope.id
             _check(peer)
             message = admin.parse(envelope, admin.REQUESTS)
-            log.info("administration: uid %d pid %d asks for %s", peer.uid, peer.pid, envelope.op)
+            level = logging.DEBUG if envelope.op in _LOOKS else logging.INFO
+            log.log(level, "administration: uid %d pid %d asks for %s", peer.uid, peer.pid, envelope.op)
             done = self._acts.do(message, envelope.frames, peer, self._clock())
         except NpgxError as error:
             log.warning("administration: refused: %s", error)

@@ -28,7 +28,7 @@ from npgxd.daemon.settling import Settling
 from npgxd.daemon.tracing import Mark, Tracing
 from npgxd.daemon.windows import Windows
 from npgxd.wire.printable import counted
-from npgxd.wire.states import KeyOutcome, Reason, RoundState
+from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -294,7 +294,8 @@ class Coordinator:
         self._ledger.settled(done)
         self.changed.add(done.id)
         told = done.result
-        log.info(
+        log.log(
+            logging.WARNING if told.state is ClientState.DEGRADED else logging.INFO,
             "round %s of job %s: %s(%s), %s: %d hit, %d compiled, %d failed",
             *(
                 done.id[:8],

@@ -209,10 +209,12 @@ class Housekeeping:
             log.error("removal: the pass was not finished: %s", task.error)
             self._no_room_until = now + RETRY_S
             return
+        known = self._last is not None and (self._last.report.over or self._last.report.short)
         self._last = _Last(report, now, task.busy_s)
         self._count(report)
+        news = logging.INFO if report.removed or report.packages or report.views else logging.DEBUG  # there is a pass every 5 min
         log.log(
-            logging.WARNING if report.over or report.short else logging.INFO,
+            logging.WARNING if (report.over or report.short) and not known else news,
             "removal: %s; %.0f ms of work in %.0f ms",
             report.line(),
             task.busy_s * 1000,

@@ -197,7 +197,7 @@ class Lookups:
             self._store.discard(staged)
             raise
         self._stores.count(artifact_published=1)
-        log.info("uid %d pid %d published %s (%d bytes)", session.peer.uid, session.peer.pid, publish.key[:16], row.size)
+        log.debug("uid %d pid %d published %s (%d bytes)", session.peer.uid, session.peer.pid, publish.key[:16], row.size)
         return row
 
     def _came_first(self, session: Session, there: ArtifactRow, publish: m.Publish) -> Reply:

@@ -199,7 +199,7 @@ class Stores:
             look, self.spared = bool(released or self.spared), bool(told - leased - offered)
             dropped = self.views.hide_unleased(keep=told | leased | offered) if look or self.spared else []
         if released:
-            log.info("%s ended, %s dropped", counted(released, "lease"), counted(len(dropped), "view"))
+            log.debug("%s ended, %s dropped", counted(released, "lease"), counted(len(dropped), "view"))
         yield from self.views.sweep()
 
     # ---- for the status document -------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_an_operators_day(operator: Operator) -> None:
     for rank in serving:
         rank.end()
     move_the_state(operator)
+    read_the_journal(operator)
     remove(operator)
 
 
@@ -286,6 +287,18 @@ def move_the_state(operator: Operator) -> None:
     assert operator.compiled() == before
     operator.page("verify")
     assert "nothing is wrong" in operator.page("doctor")
+
+
+def read_the_journal(operator: Operator) -> None:
+    """At three in the morning: what needs a look, and nothing else; and of what went well one line an event."""
+    read = ("journalctl", "--no-pager", "-o", "cat", "-u", "npgxd")
+    warnings = operator.machine.run(*read, "-p", "warning").splitlines()
+    needed = ("Add has no kernel", "DEGRADED(compile_failed)", "DEGRADED(no_space)")
+    full = ("min_free_gb", "No space left on device", "database or disk is full", "short of free space")
+    assert [line for line in warnings if not any(words in line for words in (*needed, *full))] == []
+    assert [words for words in needed if not any(words in line for line in warnings)] == []
+    others = [line for line in operator.machine.run(*read).splitlines() if line not in warnings]
+    assert [line for line in others if any(words in line for words in ("lease ended", "asks for explain", "removed 0 of"))] == []
 
 
 def remove(operator: Operator) -> None:
