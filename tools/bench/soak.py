@@ -36,7 +36,7 @@ LIMITS = "[store]\nmax_gb = 0.004\ngc_interval_s = 20\nrecent_s = 5\n"
 SAMPLE_S = 5.0
 LIFE_S = (60.0, 240.0)
 SETTLE_S = 90.0
-CALL_BYTES, LINE_BYTES, ROUND_BYTES = 700, 1024, 25_000
+CALL_BYTES, LINE_BYTES, ROUND_BYTES = 700, 1024, 12_000
 """What the daemon keeps of an operator call that it watches for churn (8192 of a user), of a round in the trace (4000), and of a
 settled round of 18 records (1024)."""
 CALLS = 6
@@ -168,12 +168,13 @@ def _sample(node: Node, daemon: psutil.Process, samples: _Samples, at: float) ->
 
 
 def _settled(node: Node, daemon: psutil.Process) -> _Left:
-    """What there is when queue, workers and leases are empty, or after a while in any case."""
+    """What there is when queue, workers, leases and views are gone (a view that was told stays for a minute), or after a while."""
     end = time.monotonic() + SETTLE_S
     while time.monotonic() < end:
         document = node.status()
         quiet = document is not None and not document["workers"]["busy"] and not document["queue"]["rounds"]
-        if quiet and document is not None and not document["kernels"]["leases"] and not document["jobs"]:
+        kernels = document["kernels"] if document is not None else {}
+        if quiet and document is not None and not (kernels["leases"] or kernels["views"] or document["jobs"]):
             break
         time.sleep(0.5)
     state = node.directory / "state"
