@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import served_source
 from conftest_node import eventually
+from machine import ended
 
 
 @pytest.fixture
@@ -23,45 +24,52 @@ def served(make_node, make_npu):
     return npu, node
 
 
-def ended(process, report):
-    said, _ = process.communicate(timeout=150)
-    assert process.returncode == 0, said[-6000:]
-    return json.loads(report.read_text())
-
-
-def pair(npu, node, **wishes):
-    """Two processes that start at once, each with a cache directory of its own: the builder, held in its compile, and one that waits."""
-    hold = npu.directory / "hold"
-    reports = [npu.directory / f"{name}.json" for name in ("builder", "waiter")]
-
-    def start(report, **more):
-        given = json.dumps({"cache_dir": str(npu.directory / report.stem), **wishes, **more})
-        return npu.start("caching", given, report=report, NPGXD_SOCKET=str(node.socket))
-
-    builder = start(reports[0], hold=str(hold))
-    eventually(Path(f"{hold}.reached").exists, "the builder compiles", 120)
-    waiter = start(reports[1])
-    eventually(lambda: node.status()["artifacts"]["waiting"] == 1, "the other one waits", 120)
-    return hold, list(zip((builder, waiter), reports, strict=True))
-
-
-def test_two_processes_at_once_compile_once(served):
+@pytest.fixture
+def pair(served):
+    """Two processes with a cache directory each: the builder, held in its compile until a file is made, and one that waits for it."""
     npu, node = served
-    hold, started = pair(npu, node)
+    hold, started = npu.directory / "hold", []
+
+    def start(name, **more):
+        report = npu.directory / f"{name}.json"
+        given = json.dumps({"cache_dir": str(npu.directory / name), **more})
+        started.append((npu.start("caching", given, report=report, NPGXD_SOCKET=str(node.socket)), report))
+
+    try:
+        start("builder", hold=str(hold))
+        eventually(Path(f"{hold}.reached").exists, "the builder compiles", 120)
+        start("waiter")
+        eventually(lambda: node.status()["artifacts"]["waiting"] == 1, "the other one waits", 120)
+        yield hold, started
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.communicate()
+
+
+def outcomes(started):
+    said = [ended(process) for process, _ in started]
+    assert [process.returncode for process, _ in started] == [0, 0], "\n----\n".join(text[-4000:] for text in said)
+    return [json.loads(report.read_text()) for _, report in started]
+
+
+def test_two_processes_at_once_compile_once(served, pair):
+    _, node = served
+    hold, started = pair
     hold.touch()
-    told = [ended(*process) for process in started]
+    told = outcomes(started)
     assert [one["off"] < 1e-6 for one in told] == [True, True]
     assert [one["traced"] for one in told] == [1, 0]
     assert node.status()["artifacts"]["published"] == 1
 
 
-def test_a_daemon_that_is_killed_in_the_middle_costs_neither_process_its_graph(served):
+def test_a_daemon_that_is_killed_in_the_middle_costs_neither_process_its_graph(served, pair):
     npu, node = served
-    hold, started = pair(npu, node)
+    hold, started = pair
     node.daemon.send_signal(signal.SIGKILL)
     node.daemon.wait(60)
     hold.touch()
-    told = [ended(*process) for process in started]
+    told = outcomes(started)
     assert [one["off"] < 1e-6 for one in told] == [True, True]
     assert [one["traced"] for one in told] == [1, 1]
     assert len(list(npu.directory.rglob("compiled_module"))) == len(list(npu.directory.rglob("compiled_module.*.json"))) == 2
