@@ -34,6 +34,8 @@ BRISK = (str(Path(__file__).with_name("brisk_daemon.py")),)
 """What a node's daemon is run by: as everywhere, or so that it looks around more often."""
 PATIENT = {"handshake_s": 30.0, "silence_s": 30.0, "reconnect_s": PATIENCE_S}
 """How a rank waits for its daemon unless its test says otherwise: on a busy machine one that answers late is not gone."""
+ALL_COME = {"window_s": PATIENCE_S, "quiet_s": PATIENCE_S}
+"""``[group]`` of a node all of whose ranks come, however long the last of them takes to start."""
 
 Named = list[tuple[str, str]]
 

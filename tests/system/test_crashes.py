@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually, matmuls, named
+from conftest_node import ALL_COME, PATIENCE_S, Node, eventually, matmuls, named
 
 from tools.cann_sim import records
 from tools.demo.children import arguments
@@ -25,6 +25,7 @@ SIZES = (16, 32, 48, 64)
 def slow(make_node: Callable[..., Node]) -> Node:
     """A node whose compiler takes about two seconds for SIZES."""
     node = make_node(startup_s=0.5, per_op_s=0.7)
+    node.settings["group"] = ALL_COME
     node.start()
     return node
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest_node import BRISK, Node, eventually, matmuls, named
+from conftest_node import ALL_COME, BRISK, Node, eventually, matmuls, named
 
 from tools.cann_sim import Costs, records
 
@@ -56,7 +56,10 @@ def test_a_later_round_of_a_process_brings_only_what_it_does_not_have_yet(node: 
     assert (outcome["missing"], outcome["extra"], outcome["torn"]) == (0, 0, 0)
 
 
-def test_ranks_of_one_job_are_compiled_together_and_each_learns_of_all_records(node: Node) -> None:
+def test_ranks_of_one_job_are_compiled_together_and_each_learns_of_all_records(make_node: Callable[..., Node]) -> None:
+    node = make_node()
+    node.settings["group"] = ALL_COME
+    node.start()
     lists = [named(records.matmul(16, 32, 64), records.matmul(16 * (rank + 2), 32, 64)) for rank in range(4)]
     ranks = node.group(lists, LOCAL_WORLD_SIZE="4")
     outcomes = [rank.outcome() for rank in ranks]
