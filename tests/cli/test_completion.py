@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ASK = r"""
-source /dev/stdin <<< "$SCRIPT"
+eval "$SCRIPT"
 COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
 $(complete -p npgxctl | sed 's/.*-F \([^ ]*\) .*/\1/') npgxctl "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
 printf '%s\n' "${{COMPREPLY[@]}}"
