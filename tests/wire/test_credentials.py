@@ -141,6 +141,7 @@ def test_the_self_test_fails_where_a_peer_is_believed(context, short, monkeypatc
 
 def test_the_self_test_fails_where_nothing_is_told(context, short, monkeypatch):
     monkeypatch.setattr(credentials, "_ADDRESS", credentials.re.compile("never"))
+    credentials.parse_peer_address.cache_clear()  # of what other tests of this process have read
     with pytest.raises(CredentialsUnusable, match="does not tell") as caught:
         self_test(context, short)
     assert zmq.zmq_version() in caught.value.hint
