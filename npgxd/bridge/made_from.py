@@ -15,8 +15,9 @@ import sys
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from npgxd.bridge.sources import digest_of_plain, is_versioned
+from npgxd.bridge.sources import digest_of_plain
 from npgxd.client.codes import class_described, class_name, described
+from npgxd.client.versioned import is_versioned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,22 +12,17 @@ import hashlib
 import importlib.util
 import inspect
 import json
-import os
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from npgxd.client.codes import code_digest, codes_behind, described
+from npgxd.client.versioned import is_versioned
 from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-_VERSIONED: Final = ("torch", "torch_npu")
-_STDLIB: Final = sysconfig.get_paths()["stdlib"]
-_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class UnknownSource(NpgxError):
@@ -35,16 +30,6 @@ class UnknownSource(NpgxError):
 
     code = "UNKNOWN_CODE"
     exit_code = 65
-
-
-def is_versioned(file: object) -> bool:
-    """Whether code of that file is accounted for by a version; packages that are installed beside Python's own are not."""
-    if not isinstance(file, str) or file.startswith("<frozen"):
-        return True
-    if file.startswith(_STDLIB + os.sep) and not any(part in file for part in _INSTALLED):
-        return True
-    homes = (getattr(sys.modules.get(name), "__file__", None) for name in _VERSIONED)
-    return any(home and file.startswith(str(Path(home).parent) + os.sep) for home in homes)
 
 
 def users(codes: Iterable[CodeType]) -> list[CodeType]:

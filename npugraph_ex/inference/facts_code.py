@@ -11,14 +11,12 @@ import builtins
 import dis
 import itertools
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from npgxd.client.codes import class_codes, codes_behind
+from npgxd.client.versioned import is_versioned
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 from npugraph_ex.inference.facts_guards import Draft
 
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from npugraph_ex.inference.facts_paths import Paths
-
-_VERSIONED: Final = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"], "<frozen")
 
 
 def names_used(traced: Iterable[CodeType]) -> frozenset[str]:
@@ -47,26 +43,21 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def texts_of(traced: Iterable[CodeType]) -> frozenset[str]:
     """Every string constant of the user's own traced code."""
-    own = [inner for code in traced if not code.co_filename.startswith(_VERSIONED) for inner in _nested(code)]
+    own = [inner for code in traced if not is_versioned(code.co_filename) for inner in _nested(code)]
     return frozenset(constant for code in own for constant in code.co_consts if isinstance(constant, str))
 
 
 def shadow_drafts(traced: Iterable[CodeType], scopes: Mapping[int, Mapping[str, Any]]) -> list[Draft]:
     """That nothing in ``scopes`` (globals, by node) hides the builtins that the user's own code uses: Dynamo does not look."""
-    own = [inner for code in traced if not code.co_filename.startswith(_VERSIONED) for inner in _nested(code)]
+    own = [inner for code in traced if not is_versioned(code.co_filename) for inner in _nested(code)]
     loaded = {str(step.argval) for code in own for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     names = sorted(name for name in loaded if hasattr(builtins, name))
     return [Draft("contains", node, (name, False)) for node, scope in scopes.items() for name in names if name not in scope]
 
 
-def is_versioned(file: object) -> bool:
-    """Whether that file is part of torch or of Python."""
-    return not isinstance(file, str) or file.startswith(_VERSIONED)
-
-
 def compares_identity(code: CodeType) -> bool:
     """Whether it asks, of anything but a constant, if two objects are one: with ``is``, or ``id``."""
-    if code.co_filename.startswith(_VERSIONED):
+    if is_versioned(code.co_filename):
         return False
     steps = list(dis.get_instructions(code))
     asked = any(step.opname == "IS_OP" and before.opname != "LOAD_CONST" for before, step in itertools.pairwise(steps))
@@ -106,7 +97,7 @@ def find_by_name(left: Sequence[CodeType], paths: Paths) -> list[Draft]:
             for name in place:
                 node = paths.node(node, "attr", name)
             found.append(Draft("value", node))
-        elif not code.co_filename.startswith(_VERSIONED):
+        elif not is_versioned(code.co_filename):
             raise NotCacheable(
                 f"function {code.co_qualname} of {Path(code.co_filename).name} was traced into, and another process could not find it",
                 hint="Define it in a module, in a class, or make it an attribute of the model",
@@ -120,7 +111,7 @@ def _modules_by_file() -> dict[str, ModuleType]:
     found: dict[str, ModuleType] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not file.startswith(_VERSIONED):
+        if isinstance(file, str) and not is_versioned(file):
             found.setdefault(file, module)
     return found
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from npgxd.client.codes import class_described, class_name, code_digest, own_names
+from npgxd.client.versioned import is_versioned
 from npugraph_ex.inference.cacheable import NotCacheable, Why
 from npugraph_ex.inference.facts import ClassFact, Fact, Facts
 from npugraph_ex.inference.facts_code import (
     compares_identity,
     find_by_name,
-    is_versioned,
     names_used,
     shadow_drafts,
     texts_of,

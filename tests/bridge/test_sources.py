@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from npgxd.bridge.sources import UnknownSource, changed, globals_in, is_versioned, names_in, sources_of
+from npgxd.bridge.sources import UnknownSource, changed, globals_in, names_in, sources_of
 
 SOURCE = '''
 import dataclasses
@@ -132,13 +132,3 @@ def test_the_names_and_globals_that_code_reads_are_known(loaded):
     module = loaded()
     assert {"offset", "LIMIT"} <= names_in(traced(module))
     assert globals_in(traced(module)) == [f"{module.__name__}:LIMIT"]
-
-
-def test_only_python_and_torch_are_accounted_for_by_versions():
-    torch = pytest.importorskip("torch")
-    assert is_versioned(json.__file__)
-    assert is_versioned(torch.nn.functional.__file__)
-    assert is_versioned("<frozen importlib._bootstrap>")
-    assert not is_versioned(pytest.__file__)
-    assert not is_versioned(__file__)
-    assert not is_versioned("<string>")
