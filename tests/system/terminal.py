@@ -6,6 +6,7 @@ A request has ``argv``, ``environment`` and ``columns`` (0: stdout is a pipe); a
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import struct
@@ -67,5 +68,6 @@ def _all(fd: int) -> str:
 
 
 if __name__ == "__main__":
-    for _line in sys.stdin:
-        pass
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(run(**json.loads(line))) + "\n")
+        sys.stdout.flush()
