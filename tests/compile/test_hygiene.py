@@ -207,7 +207,7 @@ def test_a_killed_worker_takes_its_compiler_and_that_ones_children_with_it(bench
     job = hanging(bench, "hang_hard")
     os.kill(job.pid, signal.SIGKILL)
     last = bench.finish(job)[-1]
-    assert last.reason == "the worker was ended by SIGKILL"
+    assert last.reason == "the worker was killed by SIGKILL, which somebody sent: memory had not run out"
     assert [failed.transient for failed in last.failed] == [True]
     assert family_of(job) == []
     assert end_leftovers(bench.jobs_dir).jobs == ()
@@ -346,6 +346,6 @@ def test_what_daemon_and_worker_left_is_ended_at_the_next_start(
     until(lambda: worker.pid not in {p.pid for p in with_token(token)}, "the worker has ended")
     left = end_leftovers(bench.jobs_dir, grace_s=0.2)
     assert left.jobs == ("0" * 32,)
-    assert list(left) == [f"ended {left.ended} processes of 1 jobs: {'0' * 32}"]
+    assert list(left) == [f"ended {left.ended} processes of 1 job: {'0' * 32}"]
     assert with_token(token) == []
     assert end_leftovers(bench.jobs_dir).jobs == ()
