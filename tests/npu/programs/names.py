@@ -16,7 +16,7 @@ from typing import Any
 from reporting import arguments
 
 warnings.filterwarnings("ignore")
-OURS = Path(__file__).parents[3]
+OURS = Path(__file__).parents[3] / "npugraph_ex"
 DECLARED = Path(arguments()[1]) if len(arguments()) > 1 else None
 
 
@@ -73,7 +73,7 @@ def facts() -> dict[str, Any]:
 
 
 def is_ours(name: str) -> bool:
-    return str(getattr(sys.modules[name], "__file__", "")).startswith(str(OURS))
+    return str(getattr(sys.modules[name], "__file__", "")).startswith(f"{OURS}{os.sep}")
 
 
 def act(name: str) -> None:
