@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -273,4 +274,8 @@ def test_a_forked_child_has_a_connection_of_its_own(client, fake) -> None:
 
 
 def test_a_client_that_never_connects_costs_nothing_at_its_end(environ) -> None:
-    Client(environ, patience=HASTY).close()
+    threads, files = set(threading.enumerate()), set(Path("/proc/self/fd").iterdir())
+    client = Client(environ, patience=HASTY)
+    assert set(threading.enumerate()) <= threads
+    assert set(Path("/proc/self/fd").iterdir()) <= files
+    client.close()

@@ -5,32 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-import pytest
 from conftest_node import PATIENCE_S, eventually, matmuls
-from systemd_machine import UNITS, Machine, facts, status_of, why_not
+from systemd_machine import UNITS, Machine, facts, status_of
 
 from tools.cann_sim import Costs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SIZES = (16, 32, 48, 64)
 SLOW = Costs(startup_s=0.3, per_op_s=0.4)
 """About two seconds for SIZES."""
-
-
-@pytest.fixture
-def machine(on_disk: Path) -> Iterator[Machine]:
-    if why_not():
-        pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    made = Machine(on_disk)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def started(machine: Machine) -> dict[str, str]:

@@ -6,23 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest_node import eventually, matmuls
-from systemd_machine import Machine, why_not
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from systemd_machine import Machine
 
 
 @pytest.fixture
-def machine(on_disk: Path) -> Iterator[Machine]:
-    if why_not():
-        pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    made = Machine(on_disk)
-    made.install_sockets()
-    try:
-        yield made
-    finally:
-        made.close()
+def machine(machine: Machine) -> Machine:
+    """With the units of the sockets."""
+    machine.install_sockets()
+    return machine
 
 
 def test_systemctl_reload_applies_a_configuration_and_refuses_a_bad_one_and_ranks_go_on(machine: Machine) -> None:

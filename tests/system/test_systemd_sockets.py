@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
 from conftest_node import PATIENCE_S, eventually, matmuls
-from systemd_machine import UNITS, Machine, facts, why_not
+from systemd_machine import UNITS, Machine, facts
 
 from tools.cann_sim import Costs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SIZES = (16, 32, 48)
 SLOW = Costs(startup_s=0.3, per_op_s=0.4)
@@ -23,15 +18,10 @@ SOCKETS = ("npgxd.socket", "npgxd-admin.socket")
 
 
 @pytest.fixture
-def machine(on_disk: Path) -> Iterator[Machine]:
-    if why_not():
-        pytest.skip(f"NOT TESTED: npgxd under systemd: {why_not()}")
-    made = Machine(on_disk)
-    made.install_sockets()
-    try:
-        yield made
-    finally:
-        made.close()
+def machine(machine: Machine) -> Machine:
+    """With the units of the sockets."""
+    machine.install_sockets()
+    return machine
 
 
 def listening(machine: Machine) -> None:
