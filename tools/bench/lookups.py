@@ -1,6 +1,9 @@
 """Look-ups in the compile cache: how long a HIT takes for eight clients, alone, with busy workers, and beside a large entry.
 
-``python -m tools.bench.lookups COUNT`` is one of the clients: it looks one key up COUNT times and prints how long each took (us).
+The peer, in the same clients and at the same time, is a bare echo of as many bytes (``echo``).
+
+``python -m tools.bench.lookups COUNT`` is one of the clients: it looks one key up COUNT times and prints how long each took, and how
+long each echo (us).
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from typing import TYPE_CHECKING
 
 from npgxd.client import Client
 from npgxd.wire.states import ArtifactState
+from tools.bench import echo
 from tools.cann_sim import Costs, records
 from tools.demo.node import Node
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tools.demo.children import Children
 
 CLIENTS = 8
@@ -37,20 +43,20 @@ def lookups(directory: Path, children: Children) -> dict[str, str]:
     """HITs of a 16 kB entry by eight clients."""
     costs = Costs(startup_s=0.5, per_op_s=0.5)
     told: dict[str, str] = {}
-    with Node(directory, children, costs=costs) as node:
+    with Node(directory, children, costs=costs) as node, echo.running(node.runtime / "echo", SMALL) as peer:
         node.start_daemon()
         client = Client(node.environment())
         if not client.publish(KEY, os.urandom(SMALL)):
             raise SystemExit("the entry cannot be published")
-        told[f"look-up HIT of {SMALL // 1000} kB, {CLIENTS} clients, idle workers"] = spread(_crowd(node))
+        told |= _crowd(node, peer, "idle workers")
         busy = threading.Thread(target=_compile, args=(node,), daemon=True)
         busy.start()
-        told["the same, all workers busy"] = spread(_crowd(node))
+        told |= _crowd(node, peer, "all workers busy")
         large = os.urandom(LARGE)
         other = threading.Thread(target=lambda: client.publish(LARGE_KEY, large, deadline_s=600))
         other.start()
         begun = time.perf_counter()
-        told["the same, while 200 MB are published"] = spread(_crowd(node))
+        told |= _crowd(node, peer, "while 200 MB are published")
         other.join()
         told["the 200 MB, published beside that"] = f"{time.perf_counter() - begun:.2f} s"
         begun = time.perf_counter()
@@ -61,26 +67,31 @@ def lookups(directory: Path, children: Children) -> dict[str, str]:
     return told
 
 
-def _crowd(node: Node) -> list[float]:
+def _crowd(node: Node, peer: Mapping[str, str], when: str) -> dict[str, str]:
     command = [sys.executable, "-m", "tools.bench.lookups", str(LOOKUPS)]
+    environment = {**node.environment(), **peer}
     running = [
-        subprocess.Popen(
-            command, env=node.environment(), cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, env=environment, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(CLIENTS)
     ]
     for process in running:
         if process.stdout is None or process.stdout.readline() != "ready\n":
             raise SystemExit("a client did not start")
     taken: list[float] = []
+    echoes: list[float] = []
     for process in running:
         if process.stdin is not None:
             process.stdin.write("go\n")
             process.stdin.flush()
     for process in running:
         out, _ = process.communicate()
-        taken += [float(value) for value in json.loads(out)]
-    return taken
+        for lookup, bare in json.loads(out):
+            taken.append(float(lookup))
+            echoes.append(float(bare))
+    return {
+        f"look-up HIT of {SMALL // 1000} kB, {CLIENTS} clients, {when}": spread(taken),
+        f"  a bare echo of as many bytes, {when}": spread(echoes),
+    }
 
 
 def _compile(node: Node) -> None:
@@ -100,15 +111,18 @@ def main(count: int) -> None:
     """One client."""
     client = Client()
     client.lookup(KEY)
+    peer = echo.Echo(os.environ[echo.VARIABLE])
     print("ready", flush=True)
     sys.stdin.readline()
     taken = []
     for _ in range(count):
         begun = time.perf_counter()
         found = client.lookup(KEY)
-        taken.append((time.perf_counter() - begun) * 1e6)
+        took = time.perf_counter() - begun
         if found.state is not ArtifactState.HIT:
             raise SystemExit(f"no HIT: {found}")
+        time.sleep(PAUSE_S)
+        taken.append((took * 1e6, peer.ask() * 1e6))
         time.sleep(PAUSE_S)
     print(json.dumps(taken), flush=True)
 

@@ -19,6 +19,7 @@ from npgxd.client.connection import Reply
 from npgxd.errors import NpgxError
 from npgxd.wire.messages import Status
 from npgxd.wire.states import ClientState
+from tools.bench.echo import VARIABLE, Echo
 from tools.cann_sim import records
 
 if TYPE_CHECKING:
@@ -49,11 +50,12 @@ def main(number: int, life_s: float, killed: bool, path: str) -> None:  # noqa: 
     chance = random.Random(number)  # noqa: S311 -- a spread, no secret
     end, next_new = time.monotonic() + life_s, time.monotonic() + chance.uniform(0, NEW_EACH_S)
     known = encoded(*known_records())
-    client = _connected()
+    client, peer = _connected(), Echo(os.environ[VARIABLE])
     with open(path, "a", encoding="utf-8") as told:  # noqa: PTH123 -- it is written line by line
         while time.monotonic() < end:
             _timed(told, "known", partial(client.static_kernels, known, graph="known"))
             _timed(told, "lookup", partial(client.lookup, ARTIFACT, deadline_s=0))
+            _write(told, "echo", peer.ask(), "echo")
             if chance.random() < STATUS_OF:
                 _timed(told, "status", partial(client._session.request, Status()))  # noqa: SLF001 -- as npgxctl asks
             if time.monotonic() >= next_new:
@@ -97,8 +99,11 @@ def _timed(told: TextIO, what: str, act: Callable[[], Outcome | Found | Reply]) 
         word = answer.message.op if isinstance(answer, Reply) else str(answer.state)
     except NpgxError as error:  # asked as npgxctl asks, a daemon that is too slow for its clients is an error
         word = error.code
-    took = (time.perf_counter() - begun) * 1000
-    told.write(json.dumps([what, took, word]) + "\n")
+    _write(told, what, time.perf_counter() - begun, word)
+
+
+def _write(told: TextIO, what: str, seconds: float, word: str) -> None:
+    told.write(json.dumps([what, seconds * 1000, word]) + "\n")
     told.flush()
 
 

@@ -90,9 +90,10 @@ class Node:
         return "\n".join(lines) + "\n"
 
     def environment(self) -> dict[str, str]:
-        """What a process on this node sees: the CANN environment as ``set_env.sh`` gives it, and the socket."""
+        """What a process on this node sees: the CANN environment as ``set_env.sh`` gives it, the socket, and caches of its own."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ASCEND_", "NPGXD_"))}
-        return {**kept, **self.cann.env(), "NPGXD_SOCKET": str(self.socket)}
+        own = {"NPGXD_SOCKET": str(self.socket), "XDG_CACHE_HOME": str(self.directory / "cache")}
+        return {**kept, **self.cann.env(), **own}
 
     def start_daemon(self) -> float:
         """Start the daemon and wait until it answers; gives the seconds that took."""
