@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from npgxd.wire.form import Message
 
+_NESTED = frozenset({list, dict})
+"""What msgpack gives that has something within."""
 Record = tuple[str, bytes]
 """A record on the wire: its file name (a label) and its JSON bytes."""
 
@@ -141,9 +143,9 @@ def _bound_depth(value: object, left: int, what: str) -> None:
     if not left:
         raise ProtocolError(f"{what}: nested deeper than {limits.MAX_DEPTH}")
     if isinstance(value, dict):
-        for item in value.values():
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for item in value:
+        if type(item) in _NESTED:
             _bound_depth(item, left - 1, what)
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, (list, dict)):
-                _bound_depth(item, left - 1, what)

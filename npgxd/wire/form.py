@@ -38,7 +38,8 @@ def _plain(value: object) -> object:
     if type(value) in _CARRIED:
         return value
     if isinstance(value, Plain):
-        return {name: _plain(getattr(value, name)) for name in value.FIELD_NAMES}
+        defaults = value.FIELD_DEFAULTS
+        return {name: _plain(told) for name, told in vars(value).items() if name not in defaults or defaults[name] != told}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -85,7 +86,10 @@ class Message(Part):
     op: ClassVar[str]
 
     def header(self) -> dict[str, object]:
-        """The fields as msgpack carries them, with ``op``; the codec adds ``v`` and ``id``."""
+        """The fields as msgpack carries them, with ``op``; the codec adds ``v`` and ``id``.
+
+        What has its default value is left out, here and in what is within: it costs nothing then, at either end.
+        """
         return {"op": self.op, **cast("dict[str, object]", _plain(self))}
 
 

@@ -22,6 +22,7 @@ def plain(kind: type[T]) -> type[T]:
     made = dataclass(init=False, repr=False, eq=False, match_args=False)(kind)
     told = cast("tuple[Field[object], ...]", fields(cast("Any", made)))
     cast("Any", made).FIELD_NAMES = tuple(item.name for item in told)
+    cast("Any", made).FIELD_SET = frozenset(cast("Any", made).FIELD_NAMES)
     cast("Any", made).FIELD_DEFAULTS = {item.name: item.default for item in told if item.default is not MISSING}
     cast("Any", made).FIELD_FACTORIES = {item.name: item.default_factory for item in told if item.default_factory is not MISSING}
     return made
@@ -31,22 +32,25 @@ class Plain:
     """A frozen value: made, compared, hashed and shown by its fields."""
 
     FIELD_NAMES: ClassVar[tuple[str, ...]] = ()
+    FIELD_SET: ClassVar[frozenset[str]] = frozenset()
     FIELD_DEFAULTS: ClassVar[dict[str, object]] = {}
     FIELD_FACTORIES: ClassVar[dict[str, Callable[[], object]]] = {}
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         # Made for every message of every look-up: what does not change is found out once, in ``plain``.
         names = self.FIELD_NAMES
-        values = {**self.FIELD_DEFAULTS, **dict(zip(names, args, strict=False)), **kwargs}
+        values = (
+            {**self.FIELD_DEFAULTS, **dict(zip(names, args, strict=False)), **kwargs}
+            if args
+            else {**self.FIELD_DEFAULTS, **kwargs}
+        )
         for name, make in self.FIELD_FACTORIES.items():
             if name not in values:
                 values[name] = make()
-        if len(values) != len(names) or len(args) + len(kwargs) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+        given = len(args) + len(kwargs)
+        if given > len(names) or values.keys() != self.FIELD_SET or not kwargs.keys().isdisjoint(names[: len(args)]):
             self._refuse(len(args), kwargs, values)
-        try:
-            self.__dict__.update({name: values[name] for name in names})
-        except KeyError:
-            self._refuse(len(args), kwargs, values)
+        self.__dict__.update(values)
 
     def _refuse(self, given: int, kwargs: dict[str, object], values: dict[str, object]) -> NoReturn:
         names = self.FIELD_NAMES
