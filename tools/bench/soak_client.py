@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from npgxd.client import Client
 from npgxd.client.connection import Reply
+from npgxd.daemon import churn
 from npgxd.errors import NpgxError
 from npgxd.wire.messages import Status
-from npgxd.wire.states import ClientState
+from npgxd.wire.states import ClientState, Reason
 from tools.bench.echo import VARIABLE, Echo
 from tools.cann_sim import records
 
@@ -118,7 +119,19 @@ def prepare() -> None:
         raise SystemExit(f"the soak cannot begin: {known}, {told}")
 
 
+def fill() -> None:
+    """Ask, for graph after graph, for another shape of one operator: most are over the limit on churn, so nothing of them is compiled."""
+    client = _connected()
+    refused = number = 0
+    while refused < churn.MAX_CALLS:
+        number += 1
+        told = client.static_kernels(encoded(records.elementwise("Exp", (16, 8 * number))), graph=f"fill{number}", deadline_s=0.5)
+        refused += told.reason == Reason.CHURN
+    client.close()
+
+
 if __name__ == "__main__" and len(sys.argv) == 1:
     prepare()
+    fill()
 elif __name__ == "__main__":
     main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "killed", sys.argv[4])
