@@ -9,6 +9,12 @@ NPU := .venv-npu
 # The CPU build is enough for everything here; TORCH= installs another one, for example TORCH="torch==2.13.0 --index-url ...".
 TORCH ?= torch
 WORKERS ?= 2
+NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11) and "npgxd needs Python 3.11 or later, for example: make demo PYTHON=python3.12")'
+
+# An environment at $(1); one that is not whole is mended: where Python lacks `ensurepip`, `venv` fails and leaves one without pip.
+define environment
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { $(PYTHON) -c $(NEW_ENOUGH) && $(PYTHON) -m venv $(1); }
+endef
 
 .PHONY: demo demo-npu test npu check coverage clean
 
@@ -38,14 +44,14 @@ coverage: $(VENV)/.ready
 	$(BIN)/coverage report
 
 $(VENV)/.ready: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call environment,$(VENV))
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) numpy
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group check -e .
 	touch $@
 
 $(NPU)/.ready: pyproject.toml constraints.txt
-	test -x $(NPU)/bin/python || $(PYTHON) -m venv $(NPU)
+	$(call environment,$(NPU))
 	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "pip>=25.1"
 	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(TORCH) numpy
 	$(NPU)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group test --group npu -e .
