@@ -30,6 +30,7 @@ RANK = Path(__file__).with_name("rank.py")
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
 DAEMON = ("-m", "npgxd.daemon.main")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: nobody else can become another user")
 BRISK = (str(Path(__file__).with_name("brisk_daemon.py")),)
 """What a node's daemon is run by: as everywhere, or so that it looks around more often."""
 PATIENT = {"handshake_s": 30.0, "silence_s": 30.0, "reconnect_s": PATIENCE_S}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,12 @@ class SharedNode:
         """Run it as its user would; where it lies in the root then."""
         subprocess.run([package], env={**os.environ, **self.environment}, check=True, capture_output=True)
         return self.ai_core / package.stem
+
+    def remove(self, place: Path) -> None:
+        """All of a directory at once: while a removal went on file by file, the daemon would be putting back what is gone already."""
+        gone = self.node.directory / "gone"
+        place.rename(gone)
+        shutil.rmtree(gone)
 
     def compiles(self) -> int:
         """Of the daemon: those of ``package`` are not counted."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import stat
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually, matmuls
+from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually, matmuls
 
 from npgxd.wire.credentials import PeerCredentials, send_as
 
@@ -51,7 +50,7 @@ def test_the_socket_is_its_owners_alone_and_speaks_its_own_vocabulary(node: Node
     assert node.status() is not None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
+@AS_ROOT
 def test_another_user_is_not_let_in_also_where_the_file_system_would(node: Node) -> None:
     node.runtime.chmod(0o755)
     (node.runtime / "admin.sock").chmod(0o666)

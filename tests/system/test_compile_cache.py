@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually
+from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually
 
 from npgxd.client import Client, Patience
 from npgxd.wire.limits import ARTIFACT_PART_BYTES
@@ -29,7 +29,6 @@ PATIENT = Patience(handshake_s=30, silence_s=30, reconnect_s=30)
 PROCESSES = 16
 ROUNDS = 20
 NOBODY = 65534
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs other uids")
 
 
 def key(text: str) -> str:
@@ -306,7 +305,7 @@ def test_fc58_a_process_in_another_user_namespace_has_entries_of_its_own(
 ) -> None:
     able = subprocess.run(["unshare", "--user", "--map-current-user", "true"], capture_output=True, check=False)
     if able.returncode:
-        pytest.skip("this machine allows no user namespaces")
+        pytest.skip(f"no user namespace can be had here: {able.stderr.decode().strip()}")
     assert client.publish(key("a"), b"the node's")
     contained = Cacher(node, wrapped=("unshare", "--user", "--map-current-user"))
     request.addfinalizer(contained.close)

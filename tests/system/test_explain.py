@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
-from conftest_node import PATIENCE_S, Node, eventually, matmuls, named
+from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually, matmuls, named
 
 from tools.cann_sim import records
 
@@ -89,7 +87,7 @@ def test_a_kernel_that_compiles_is_explained_with_who_waits_and_after_a_restart_
     assert "op_compiler -p" in again.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")
+@AS_ROOT
 def test_another_user_is_told_why_a_kernel_failed_and_not_whose_it_was(node: Node) -> None:
     node.cann.order("Add", "fail")
     rank = node.rank(named(records.elementwise("Add", [16, 8], "float16")))

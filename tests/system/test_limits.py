@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually, matmuls, named
+from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually, matmuls, named
 
 from tools.cann_sim import records
 
@@ -44,7 +44,7 @@ out.close()
 os._exit(0)
 """
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs other uids")
+pytestmark = AS_ROOT
 
 
 def open_to_all(node: Node) -> None:

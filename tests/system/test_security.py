@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 import zmq
-from conftest_node import PATIENCE_S, Node, eventually, matmuls
+from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually, matmuls
 from test_adversary import Peer, peers
 from test_limits import open_to_all
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from shared_node import SharedNode
 
 __all__ = ["peers"]
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs other uids")
 STRANGER = 54321
 GROUP = 47110
 

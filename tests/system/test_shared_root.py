@@ -117,13 +117,13 @@ def test_fc52_damage_by_others_is_mended_without_compiling_and_told_to_the_proce
     if how == "total uninstall":
         subprocess.run([shared.ai_core / "uninstall.sh"], check=True, capture_output=True)
     elif how == "rm -rf":
-        shutil.rmtree(shared.tree)
+        shared.remove(shared.tree)
     elif how == "index alone":
         shared.index.unlink()
     elif how == "one object":
         next(shared.ai_core.glob("npgxd_*/*/*/*.o")).write_bytes(b"overwritten")
     else:
-        shutil.rmtree(shared.ai_core / shared.ours()[0])
+        shared.remove(shared.ai_core / shared.ours()[0])
     eventually(lambda: shared.status()["op_library"]["damage"]["count"] == 1, "the damage is noticed")
     eventually(lambda: len(shared.ours()) == 2 and len(shared.directories()) == 2, "all is back")
     shared.read()

@@ -40,7 +40,7 @@ def test_the_pages_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (MAN / name).read_text() == made[name], "make them anew: python -m tools.man_pages"
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="no groff")
+@pytest.mark.skipif(shutil.which("groff") is None, reason="NOT TESTED: what groff says of the pages: there is no groff")
 @pytest.mark.parametrize("name", PAGES)
 def test_groff_has_no_complaint(name: str) -> None:
     done = subprocess.run(
