@@ -139,8 +139,9 @@ class Acts:
         verdicts = [verdict for verdict in store.memory.verdicts() if verdict.key.startswith(key)]
         if key and not entries and not verdicts:
             raise Refused("NOTHING_FOUND", f"nothing is known under the key {key}", hint="npgxctl cache lists keys")
-        store.remove([row.id for row in entries])
-        forgotten = store.memory.forget([verdict.id for verdict in verdicts])
+        with self._stores.reserve.lent():
+            store.remove([row.id for row in entries])
+            forgotten = store.memory.forget([verdict.id for verdict in verdicts])
         removed = counted(len(entries), "entry", "entries")
         log.info("compile cache: removed %s under %r, forgot %s", removed, key, counted(forgotten, "verdict"))
         return {"removed": len(entries), "bytes": sum(row.size for row in entries), "forgotten": forgotten}

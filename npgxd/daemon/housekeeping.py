@@ -88,6 +88,7 @@ class Housekeeping:
         """Do a slice of what is under way and start what is due; when to come back."""
         if self._next_pass is None:
             self._next_pass = now + min(FIRST_PASS_S, self._settings.gc_interval_s)
+            self._stores.reserve.keep()
         if self._keyer.moves != self._moves:
             self._moves = self._keyer.moves
             self._next_pass = now
@@ -183,9 +184,12 @@ class Housekeeping:
 
     def _start(self, now: float, *, dry_run: bool = False) -> Task[Report]:
         settings = self._settings
+        if not dry_run:
+            self._stores.reserve.give()
+        wanted = int(settings.min_free_gb * GB)
         budget = Budget(
             max_bytes=int(settings.max_gb * GB),
-            min_free=int(settings.min_free_gb * GB),
+            min_free=wanted + self._stores.reserve.missing() if wanted else 0,
             quarantine_bytes=settings.quarantine_mb * MB,
             recent_s=settings.recent_s,
         )
@@ -202,6 +206,7 @@ class Housekeeping:
         self._task = None
         if self._dry_run:
             return
+        self._stores.reserve.keep()
         self._next_pass = now + self._settings.gc_interval_s
         self.problem = str(task.error) if task.error else ""
         report = task.result

@@ -23,6 +23,7 @@ from npgxd.store.history import CompileHistory, FailureRow
 from npgxd.store.kernels import KernelStore, scan
 from npgxd.store.packages import PackageStore
 from npgxd.store.past import Past
+from npgxd.store.reserve import Reserve
 from npgxd.store.rounds import RoundJournal
 from npgxd.store.state import StateDirectory
 from npgxd.wire.messages import Package
@@ -51,6 +52,8 @@ class Stores:
     def __init__(self, state: StateDirectory) -> None:
         self.boot = BOOT_ID.read_text(encoding="ascii").strip()
         self.state = state
+        self.reserve = Reserve(state)
+        self.reserve.give()  # the catalog cannot be opened without any room at all
         self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
         self.kernels = KernelStore(state, self.catalog)
         self.packages = PackageStore(state, self.catalog)

@@ -7,6 +7,7 @@ another schema is set aside and made anew from the kernels' manifests.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -25,7 +26,11 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 _CHUNK = 500
-_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+_FULL: Final = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC}
+)
+"""What SQLite calls it when there is no room for the catalog's log, or for the index of that log (sqlite.org/rescode.html)."""
+_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, *_FULL})
 """Troubles at opening that say nothing about the file: it is not made anew for them."""
 _TABLES = """
 CREATE TABLE kernels(
@@ -71,12 +76,13 @@ class Catalog:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", None) in _PASSING:
-                raise StoreError(
-                    f"cannot open the catalog {path}: {error}", hint="free space on its disk, and end what locks it"
-                ) from error
+                raise _trouble("open", path, error, hint="free space on its disk, and end what locks it") from error
             log.warning("the catalog %s cannot be used (%s): it is made anew from the kernels", path, error)
             self._set_aside()
-            self._db = self._open()
+            try:
+                self._db = self._open()
+            except sqlite3.DatabaseError as again:
+                raise _trouble("make", path, again, hint="free space on its disk, or set another state_dir") from again
         if self.was_rebuilt and rebuild is not None:
             self.add_kernels(sorted(rebuild(), key=lambda row: (row.sequence, row.id)))
 
@@ -233,7 +239,15 @@ class Catalog:
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            raise StoreError(f"cannot write the catalog {self._path}: {error}", hint="free space on its disk") from error
+            raise _trouble("write", self._path, error, hint="free space on its disk") from error
         finally:
             if not durable and not self._db.in_transaction:
                 self._db.execute("PRAGMA synchronous=FULL")
+
+
+def _trouble(act: str, path: Path, error: sqlite3.Error, *, hint: str) -> StoreError:
+    """What SQLite says, as every other trouble with the disk is told."""
+    full = getattr(error, "sqlite_errorcode", None) in _FULL
+    return StoreError(
+        f"cannot {act} the catalog {path}: {error}", hint=hint, path=str(path), errno=errno.ENOSPC if full else None
+    )

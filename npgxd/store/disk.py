@@ -150,6 +150,11 @@ class Disk:
         self.copy_file(source, target, durable=False)
         return False
 
+    def allocate(self, path: Path, size: int) -> None:
+        """A new file of ``size`` bytes that nobody reads, with all its blocks; nothing is left of it where they are not to be had."""
+        with self._discarded_on_error(path), explained("keep space at", path), self._new_file(path, 0o600) as fd:
+            os.posix_fallocate(fd, 0, size)
+
     def fsync_file(self, path: Path) -> None:
         """The content of a plain file reaches the disk."""
         with open_plain(path) as fd, explained("fsync", path):

@@ -5,6 +5,7 @@ Nothing in it is absolute: it can be moved, or reached through a symbolic link, 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -138,8 +139,10 @@ def _take_lock(path: Path) -> int:
             hint="npgxctl status shows it; stop it first, or set another state_dir",
             pid=holder,
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    mine = f"{os.getpid()}\n".encode()
+    with contextlib.suppress(OSError):  # on a full disk who holds it is not told; it is held all the same
+        os.pwrite(fd, mine, 0)  # in place: a file that is emptied first gives its block away
+        os.ftruncate(fd, len(mine))
     return fd
 
 
