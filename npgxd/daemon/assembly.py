@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from npgxd.daemon.rounds import Assembled
 from npgxd.errors import StoreError
+from npgxd.oplib.sweeping import Step
 from npgxd.wire.states import Reason
 
 if TYPE_CHECKING:
     from npgxd.daemon.rounds import Round
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.daemon.stores import Stores
+    from npgxd.oplib.sweeping import Steps
     from npgxd.store.manifest import KernelManifest
 
 log = logging.getLogger(__name__)
@@ -25,16 +27,28 @@ class Assembly:
         self._stores = stores
         self._sessions = sessions
 
-    def of(self, done: Round) -> Assembled:
-        """The view for a round whose keys all have their outcome; StoreError if one of its kernels is gone or damaged."""
+    def ground(self, done: Round) -> tuple[str, int]:
+        """What decides which of its kernels a round's process needs, beside the round: it changes when that does.
+
+        A process loads more as time goes on, and never less.
+        """
+        return done.session, len(self._loaded_by(done))
+
+    def _loaded_by(self, done: Round) -> dict[str, str]:
         session = next((s for s in self._sessions if s.id == done.session), None)
-        loaded = session.loaded if session is not None else {}
+        return session.loaded if session is not None else {}
+
+    def of(self, done: Round) -> Steps[Assembled]:
+        """The view for a round whose keys all have their outcome, bit by bit; StoreError if one of its kernels is gone or damaged."""
+        loaded = self._loaded_by(done)
         wanted: list[KernelManifest] = []
         shadowed: dict[str, Reason] = {}
         digests: dict[str, None] = {}
-        for key, settlement in done.settlements.items():
+        for key, settlement in list(done.settlements.items()):
             if not settlement.kernel:
                 continue
+            if not self._stores.kernels.at_hand(settlement.kernel):
+                yield Step("kernels", len(wanted), 0)
             manifest = self._stores.kernels.get(settlement.kernel)
             digests[manifest.package] = None
             taken = {loaded[name] for name in manifest.simplified_keys if name in loaded}
@@ -45,7 +59,7 @@ class Assembly:
         packages = tuple(package for package in map(self._stores.package, digests) if package is not None)
         if not wanted:
             return Assembled(None, 0, shadowed, packages)
-        view = self._stores.views.assemble(wanted)
+        view = yield from self._stores.views.assembling(wanted)
         shadowed |= dict.fromkeys(view.shadowed, Reason.SHADOWED)
         return Assembled(view.digest, len(view.kernels), shadowed, packages)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from npgxd.daemon.placing import Placed
     from npgxd.daemon.roots import OpLibrary
     from npgxd.daemon.sessions import Session, Sessions
+    from npgxd.daemon.settling import Ended
     from npgxd.daemon.stores import Stores
     from npgxd.daemon.tries import Try
     from npgxd.store.manifest import KernelManifest
@@ -72,7 +73,7 @@ class Coordinator:
         self._ledger = Ledger(stores, keyer)
         self._attendance = Attendance(sessions, config.compile.background_s)
         self._outcomes = Outcomes(self.rounds, self.flights, stores, config.compile.remember_s)
-        self._settling = Settling(keyer, self._ledger, self._assembly, self.placing)
+        self.settling = Settling(keyer, self._ledger, self._assembly, self.placing)
         self._misses = Misses(stores, self.flights)
         self.trace = Tracing()
         self.postponed = Postponed(self._ledger)
@@ -149,9 +150,12 @@ class Coordinator:
             self._queue(known, now)
         elif other or told.root or (told.view is not None and told.view not in self._stores.views):
             # Its view, or the root that it is in, is gone, or was made for what another process has loaded: it is made anew.
-            known.result = None
+            known.result, known.state = None, RoundState.QUEUED
             self._under_way(known, now)
-            self._settle(known, now)
+            self._ledger.hold(known)
+            self._settle_at_once(known, now)
+        if known.result is None:
+            self._ledger.make_durable(known)
         return known
 
     def _admit(self, taken: Round, now: float) -> None:
@@ -180,7 +184,7 @@ class Coordinator:
         if full is not None:
             self._close(full, now)
         if not taken.open_keys:
-            self._settle(taken, now)  # a full hit never waits; local rank 0 may still ask for its group's records
+            self._settle_at_once(taken, now)  # a full hit never waits; local rank 0 may still ask for its group's records
         self.tick(now)
 
     def expected(self, job: str) -> tuple[int | None, str]:
@@ -199,7 +203,7 @@ class Coordinator:
             log.info("no process waits for round %s of job %s any more: it goes on in the background", left.id[:8], left.job)
             self.flights.attend(left.waiter, left.open_keys, now)
         for left in changes.expired:
-            self._finish(self._outcomes.expired(left, self._config.compile.background_s), now)
+            self._finish(self._outcomes.expired(left, self._config.compile.background_s))
         return min(self.postponed.due, self._windows.next_close(), self._attendance.next_check)
 
     def _close(self, group: Group, now: float) -> None:
@@ -209,7 +213,8 @@ class Coordinator:
             waiting = self.rounds.get(member)
             if waiting is None or waiting.result is not None:
                 continue
-            self._ledger.settle_if_known(waiting)  # another group may have finished some of them meanwhile
+            if waiting.open_keys:
+                self._ledger.settle_if_known(waiting)  # another group may have finished some of them meanwhile
             self._queue(waiting, now)
 
     def _queue(self, waiting: Round, now: float) -> None:
@@ -220,7 +225,7 @@ class Coordinator:
         for key in waiting.open_keys:
             self.flights.add(waiting.needs[key], waiting.waiter, now)
         if not waiting.open_keys:
-            self._settle(waiting, now)
+            self.settling.add(waiting)
 
     # ---- what the workers tell ---------------------------------------------------------------------------------------
 
@@ -234,13 +239,13 @@ class Coordinator:
             waiting.current = current[:8]
             self.changed.add(name)
 
-    def landed(self, manifests: Iterable[KernelManifest], now: float) -> None:
+    def landed(self, manifests: Iterable[KernelManifest]) -> None:
         """These kernels are published."""
-        self._finish(self._outcomes.landed(manifests), now)
+        self._finish(self._outcomes.landed(manifests))
 
     def failed(self, tries: Iterable[Try], now: float) -> None:
         """These tries of one run ended without a kernel; what is given up is told to its waiters, the rest waits for a worker again."""
-        self._finish(self._outcomes.failed(tries, now), now)
+        self._finish(self._outcomes.failed(tries, now))
 
     def moved(self, keys: Iterable[str], now: float) -> None:
         """The toolchain changed under these keys: whoever waits for them needs other ones."""
@@ -250,38 +255,42 @@ class Coordinator:
                 self._ledger.renew(waiting)
                 self._queue(waiting, now)
 
-    def refuse_waiting(self, reason: str, why: Reason, now: float) -> None:
+    def refuse_waiting(self, reason: str, why: Reason) -> None:
         """Nothing can be compiled just now (for lack of space, say): whoever waits is told, and what was published stays."""
-        self._finish(self._outcomes.refused(reason, why), now)
+        self._finish(self._outcomes.refused(reason, why))
 
-    def _finish(self, touched: Iterable[str], now: float) -> None:
+    def _finish(self, touched: Iterable[str]) -> None:
         for name in touched:
             waiting = self.rounds[name]
             self.changed.add(name)
             if not waiting.open_keys and waiting.result is None:
-                self._settle(waiting, now)
+                self.settling.add(waiting)
 
     # ---- settling ----------------------------------------------------------------------------------------------------
 
-    def _settle(self, done: Round, now: float) -> None:
-        """Every key has its outcome: the round is told, or waits for the op library, or for keys that are to be compiled anew."""
-        told = self._settling.settle(done, now)
-        if told is not None:
-            self._conclude(done, told, now)
-        elif done.open_keys:
-            self._queue(done, now)
+    def settle(self, now: float) -> float:
+        """Settle rounds that are complete for one slice, at most one of them; when to come back (``inf``: none is left)."""
+        self._ended(self.settling.slice(now), now)
+        return now if self.settling else float("inf")
+
+    def _settle_at_once(self, done: Round, now: float) -> None:
+        self._ended(self.settling.at_once(done, now), now)
 
     def placed(self, name: str, placed: Placed, now: float) -> None:
         """A round's kernels are in the shared op library now, or cannot be."""
-        done = self.rounds.get(name)
-        told = self._settling.placed(done, name, placed, now)
-        if done is not None and told is not None:
-            self._conclude(done, told, now)
-        elif done is not None and done.result is None and done.open_keys:
-            self._queue(done, now)
+        self._ended(self.settling.placed(self.rounds.get(name), name, placed), now)
+
+    def _ended(self, ended: Ended | None, now: float) -> None:
+        """The round is told, or waits for the op library, or for keys that are to be compiled anew."""
+        if ended is None:
+            return
+        if ended.told is not None:
+            self._conclude(ended.done, ended.told, now)
+        elif ended.done.open_keys:
+            self._queue(ended.done, now)
 
     def _conclude(self, done: Round, assembled: Assembled, now: float) -> None:
-        done.result = result_of(done, assembled, gathered=len(self.gathered(done)))
+        done.result = result_of(done, assembled, gathered=len(set().union(*(other.needs for other in self._group(done)))))
         done.state = RoundState.SETTLED
         if not done.settled_at:  # what is told again counts once
             waited = ROUND_WAIT.counted(now - done.accepted_at)
@@ -321,12 +330,14 @@ class Coordinator:
     def gathered(self, asked: Round) -> list[Record]:
         """The unique records of all ranks in the round's group."""
         unique: dict[str, Record] = {}
-        for member in self._windows.members(asked):
-            other = self.rounds.get(member)
-            if other is not None and other.uid == asked.uid:
-                for key, need in other.needs.items():
-                    unique.setdefault(key, need.record)
+        for other in self._group(asked):
+            for key, need in other.needs.items():
+                unique.setdefault(key, need.record)
         return list(unique.values())
+
+    def _group(self, asked: Round) -> list[Round]:
+        others = map(self.rounds.get, self._windows.members(asked))
+        return [other for other in others if other is not None and other.uid == asked.uid]
 
     def may_lease(self, session: Session, view: str) -> bool:
         """Whether a round of this session's user was settled with this view, and it is still there."""

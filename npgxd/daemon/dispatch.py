@@ -216,11 +216,11 @@ class Dispatcher:
         try:
             self._coordinator.placing.check()
         except LibraryError as error:
-            self._coordinator.refuse_waiting(str(error), reason_of(error), now)
+            self._coordinator.refuse_waiting(str(error), reason_of(error))
             return Room.NO
         room = self.housekeeping.room(now) if self.housekeeping is not None else Room.YES
         if room is Room.NO and self.housekeeping is not None:
-            self._coordinator.refuse_waiting(self.housekeeping.why_no_room(), Reason.NO_SPACE, now)
+            self._coordinator.refuse_waiting(self.housekeeping.why_no_room(), Reason.NO_SPACE)
         return room
 
     def _start(self, planned: Planned, terms: Terms, now: float) -> bool:

@@ -82,7 +82,8 @@ class Draining:
             return False
         now = self._clock()
         # Also for kernels that are being put in place, or were told to somebody a moment ago who has not leased them yet.
-        busy = self._dispatcher.busy or self._coordinator.placing.views or self._unleased(since=now - LEASE_GRACE_S)
+        ending = self._dispatcher.busy or self._coordinator.settling or self._coordinator.placing.views
+        busy = ending or self._unleased(since=now - LEASE_GRACE_S)
         return now >= self.deadline or not busy
 
     def tick(self, now: float) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from npgxd.compile import PlanItem, size_of
 from npgxd.daemon.lines import Lines, Waiter
 from npgxd.daemon.tries import GivenUp, Tried, Try, judge
+from npgxd.toolchain.flags import CompilerFlags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, KeysView, Mapping
@@ -35,6 +36,8 @@ class Need:
     fingerprint: str
     options: CompileOptions
     uid: int
+    flags: CompilerFlags = field(default_factory=CompilerFlags)
+    """Under which its key was made."""
 
 
 class Company(NamedTuple):

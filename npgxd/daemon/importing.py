@@ -257,7 +257,7 @@ class Importer:
             notes.append(f"{name}: {error}")
             return
         log.info("import: %s taken from %s, as trusted by an administrator", counted(len(published), "kernel"), name)
-        self._coordinator.landed([kernel for kernel in published if kernel.key in self._coordinator.flights], self._now)
+        self._coordinator.landed([kernel for kernel in published if kernel.key in self._coordinator.flights])
 
     def _drop_uploads(self) -> None:
         for upload in self._uploads:

@@ -190,9 +190,10 @@ class Keyer:
         """Whether the toolchain still is what this need's key says, as of the last look."""
         try:
             same = self.fingerprint(need.record.op_type) == need.fingerprint
-            return same and kernel_key(need.record, need.fingerprint, need.options, self.flags) == need.key
         except ToolchainError:
             return False
+        # The record and the options are the need's own: of what its key was made from, nothing else can have changed.
+        return same and (self.flags is need.flags or self.flags.canonical() == need.flags.canonical())
 
     def find_if_missing(self, now: float) -> None:
         """Look for the toolchain where there was none; not all the time, since a compiler can take long to say that it does not run."""
@@ -220,7 +221,7 @@ class Keyer:
         known = self._needs.get(name)
         if known is None:
             key = kernel_key(record, under[0], options, self.flags)
-            known = Need(key=key, record=record, fingerprint=under[0], options=options, uid=under[-1])
+            known = Need(key=key, record=record, fingerprint=under[0], options=options, uid=under[-1], flags=under[2])
             if len(record.canonical) <= SHARED_BYTES:
                 self._needs[name] = known
             if len(self._needs) > MAX_NEEDS:

@@ -99,6 +99,10 @@ class Ledger:
         for key, row in self._stores.history.failures(taken.open_keys).items():
             taken.settle_key(key, Settlement(KeyOutcome(row.outcome), reason=row.reason))
 
+    def hold(self, done: Round) -> None:
+        """It is settled again: removal that is under way takes none of its kernels from now on."""
+        self._stores.kernels.uses.touch([told.kernel for told in done.settlements.values() if told.kernel])
+
     def settle_if_known(self, waiting: Round) -> None:
         """The same for a round that is accepted already: if the store cannot tell what is known, it is taken for unknown."""
         if waiting.recompile:

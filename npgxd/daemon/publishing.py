@@ -80,7 +80,7 @@ class Publishing:
             begun.published += len(published)
             for manifest in published:
                 self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
-            self._coordinator.landed(published, now)
+            self._coordinator.landed(published)
         return not begun.left
 
     def end(self, begun: Result, now: float) -> list[KeyFailed]:

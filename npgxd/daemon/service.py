@@ -157,6 +157,7 @@ class Service:
         self._watchdog = Watchdog(os.environ)
         self._ticks = (
             self._coordinator.tick,
+            self._coordinator.settle,
             self._dispatcher.tick,
             self._following.tick,
             self._poll_leases,
@@ -326,6 +327,7 @@ class Service:
         self._admin.close()
         self._scrapes.close()
         self._housekeeping.stop()
+        self._coordinator.settling.stop()
         if self._releasing is not None:
             self._releasing.stop()
         self._library.close()

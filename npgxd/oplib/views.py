@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
-from npgxd.oplib.sweeping import sweep_slowly
+from npgxd.oplib.sweeping import Step, sweep_slowly
 from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index, parse_index
 from npgxd.store.plain import digest_plain, read_plain
 
@@ -43,6 +43,8 @@ _GENERATIONS: Final = 1000
 _AI_CORE: Final = PurePosixPath("static_kernel/ai_core")
 _VIEW_FILE: Final = "view.json"
 _MAX_VIEW_FILE: Final = 16 * 1024 * 1024
+STEP_FILES: Final = 32
+"""Files that are linked, or compared, between two steps: a millisecond or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Views:
         self._kernels = kernels
         self._boot = boot
         self._sound: set[str] = set()
+        self.step_files = STEP_FILES
         self._hidden: list[Path] = []
         """Views that are out of sight already, in staging, and are to be removed."""
         self.lately: set[str] = set()
@@ -82,6 +85,19 @@ class Views:
 
         There is one entry per simplified key: the first kernel in order of keys wins, and the others are named as shadowed.
         """
+        steps = self.assembling(manifests)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                made: View = end.value
+                return made
+
+    def assembling(self, manifests: Sequence[KernelManifest]) -> Steps[View]:
+        """``assemble`` bit by bit: the view that is given at the end is there, whole, at that moment.
+
+        Between two steps others may make the same view, or drop it while nobody has leased it.
+        """
         chosen, shadowed = _choose(manifests)
         if len({manifest.origin.family for manifest in chosen}) != 1:
             raise StoreError("a view needs kernels of one SoC family", hint="this is a fault of npgxd: please report it")
@@ -89,11 +105,10 @@ class Views:
         family = chosen[0].origin.family
         for generation in range(_GENERATIONS):
             digest = hashlib.sha256("\0".join((str(LAYOUT), str(generation), family, *ids)).encode()).hexdigest()
-            if not os.path.lexists(self.path(digest)):
-                self._make(digest, chosen)
-                self.lately.add(digest)
-                return View(digest, self.path(digest), ids, shadowed)
-            if self._is_sound(digest, chosen):
+            there = os.path.lexists(self.path(digest)) and (yield from self._can_be_shared(digest, chosen))
+            while not os.path.lexists(self.path(digest)):
+                there = (yield from self._make(digest, chosen)) or (yield from self._can_be_shared(digest, chosen))
+            if there:
                 self.lately.add(digest)
                 return View(digest, self.path(digest), ids, shadowed)
             log.error("view %s does not hold what it should; another one is made", digest[:16])
@@ -183,19 +198,30 @@ class Views:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _make(self, digest: str, chosen: Sequence[KernelManifest]) -> None:
+    def _make(self, digest: str, chosen: Sequence[KernelManifest]) -> Steps[bool]:
+        """Stage a view and publish it by one rename; False: another one was quicker, and nothing was changed."""
         staged = self._state.staging / f"view-{secrets.token_hex(8)}"
+        damaged = self._damaged(chosen)
+        published = False
         try:
-            self._fill(staged, chosen)
-            self._state.disk.publish(staged, self.path(digest), durable=False)
-        except BaseException:
-            with contextlib.suppress(StoreError):  # what is left in staging is dropped at the next start
-                self._state.disk.remove_tree(staged)
-            raise
-        self._sound.add(digest)
+            for step in self._fill(staged, chosen):
+                yield step
+                if os.path.lexists(self.path(digest)):
+                    return False
+            if self._damaged(chosen) != damaged:
+                raise StoreError("a kernel was found damaged while it was linked", hint="submit the round again")
+            published = self._state.disk.publish(staged, self.path(digest), durable=False)
+        finally:
+            if not published:
+                with contextlib.suppress(StoreError):  # what is left in staging is dropped at the next start
+                    self._state.disk.remove_tree(staged)
+        if published:
+            self._sound.add(digest)
+        return published
 
-    def _fill(self, root: Path, chosen: Sequence[KernelManifest]) -> None:
+    def _fill(self, root: Path, chosen: Sequence[KernelManifest]) -> Steps[None]:
         disk = self._state.disk
+        linked = 0
         made: dict[PurePosixPath, Path] = {}
 
         def directory(relative: PurePosixPath) -> Path:
@@ -211,8 +237,11 @@ class Views:
             source = self._kernels.directory(manifest.id)
             target = directory(_AI_CORE / place)
             for member in manifest.members:
-                linked = disk.link_or_copy(source / member.name, target / member.name)
-                if not linked and digest_plain(target / member.name) != (member.sha256, member.size):
+                if linked and not linked % self.step_files:
+                    yield Step("view", linked, 0)
+                linked += 1
+                same = disk.link_or_copy(source / member.name, target / member.name)
+                if not same and digest_plain(target / member.name) != (member.sha256, member.size):
                     raise StoreError(f"{member.name} of kernel {manifest.id[:16]} has other bytes than its manifest says")
             entries += [PackagedEntry(manifest.origin.op_type, str(place / f"{e.stem}.o"), e.facts) for e in manifest.entries]
         config = directory(_AI_CORE / "config" / chosen[0].origin.family)
@@ -220,27 +249,34 @@ class Views:
         facts = {"layout": LAYOUT, "boot": self._boot, "kernels": sorted(manifest.id for manifest in chosen)}
         disk.write_file(root / _VIEW_FILE, json.dumps(facts).encode(), durable=False)
 
-    def _is_sound(self, digest: str, chosen: Sequence[KernelManifest]) -> bool:
+    def _can_be_shared(self, digest: str, chosen: Sequence[KernelManifest]) -> Steps[bool]:
         """Whether a view that is there can be shared: of this boot, whole, and with the store's own, verified, files.
 
-        Looked at once in a life, and again where one of its kernels was found damaged since.
+        Looked at once in a life, and again where one of its kernels was found damaged since.  If it is True the view is there now.
         """
-        if digest in self._sound and self._kernels.damaged.isdisjoint(manifest.id for manifest in chosen):
+        if digest in self._sound and not self._damaged(chosen):
             return (self.path(digest) / _VIEW_FILE).is_file()
         self._sound.discard(digest)
         try:
             if self._facts(digest).get("boot") != self._boot or not (self._config(digest, chosen) / INDEX_NAME).is_file():
                 return False
-            for manifest, place in _places(chosen):
+            for at, (manifest, place) in enumerate(_places(chosen), 1):
                 source = self._kernels.directory(manifest.id)
                 for member in manifest.members:
                     ours = self.path(digest) / _AI_CORE / place / member.name
                     if not _same_file(source / member.name, ours) and digest_plain(ours) != (member.sha256, member.size):
                         return False
+                if not at % self.step_files:
+                    yield Step("view", at, len(chosen))
         except StoreError:
+            return False
+        if not os.path.lexists(self.path(digest)):
             return False
         self._sound.add(digest)
         return True
+
+    def _damaged(self, chosen: Sequence[KernelManifest]) -> set[str]:
+        return self._kernels.damaged.intersection(manifest.id for manifest in chosen)
 
     def _config(self, digest: str, chosen: Sequence[KernelManifest]) -> Path:
         return self.path(digest) / _AI_CORE / "config" / chosen[0].origin.family

@@ -202,6 +202,10 @@ class KernelStore:
             raise StoreError(f"kernel {kernel[:16]} is gone or damaged", hint="submit the round again; it is compiled anew")
         return manifest
 
+    def at_hand(self, kernel: str) -> bool:
+        """Whether ``get`` gives a kernel without reading anything."""
+        return kernel in self._recent
+
     def manifest(self, kernel: str) -> KernelManifest:
         """A kernel's manifest as it is on the disk; StoreError if it cannot be read, or is another kernel's. Nothing is changed."""
         manifest = parse_manifest(read_plain(self.directory(kernel) / MANIFEST_NAME, MAX_MANIFEST_BYTES))

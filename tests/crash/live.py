@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import itertools
 import os
 import secrets
 import select
@@ -33,7 +34,7 @@ from tools.cann_sim import Costs, SimulatedCann, create, records
 from tools.cann_sim.reader import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from npgxd.config import Config
     from npgxd.daemon.flights import Need
@@ -95,6 +96,8 @@ class Live:
         self.now = Live.last
         self.clients: list[Client] = []
         self.jobs = 0
+        self.meanwhile: list[Callable[[], object]] = []
+        """What happens while rounds are being settled."""
         self.damaged: set[str] = set()
         """Kernels of which somebody replaced the store's copy."""
         self.start()
@@ -105,6 +108,8 @@ class Live:
         self.sessions = Sessions()
         self.library = OpLibrary(self.config.op_library, self.stores, self.keyer, self.sessions)
         self.coordinator = Coordinator(self.config, self.stores, self.keyer, self.sessions, self.library)
+        self.coordinator.settling.clock = itertools.count().__next__
+        self.stores.views.step_files = 1
         self.housekeeping = Housekeeping(self.config.store, self.stores, self.keyer, self.coordinator)
         for client in self.clients:
             self.hello(client)
@@ -183,7 +188,17 @@ class Live:
             self.keyer.refresh(self.now)
             self.coordinator.tick(self.now)
             self.compile(die)
+            self.settle(die)
             self.turn()
+
+    def settle(self, die: str = "never") -> None:
+        """Make the views of complete rounds, one file at a time; between two of them anything may happen."""
+        while self.coordinator.settling:
+            self.coordinator.settle(self.now)
+            if self.coordinator.settling and self.meanwhile:
+                self.meanwhile.pop()()
+            elif self.coordinator.settling and die == "settling":
+                raise Killed
 
     def turn(self) -> None:
         """One task of the op library, if it has one."""
@@ -209,7 +224,7 @@ class Live:
         published = self.stores.kernels.publish([self.stage(need) for need in made])
         if die == "published":
             raise Killed
-        self.coordinator.landed(published, self.now)
+        self.coordinator.landed(published)
 
     def stage(self, need: Need) -> Path:
         """Compilers are not reproducible: each run gives other bytes."""

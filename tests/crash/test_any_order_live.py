@@ -29,7 +29,9 @@ EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "10"))
 SOME = st.lists(st.sampled_from(SIZES), min_size=1, max_size=3, unique=True)
 WHICH = st.integers(0, 99)
 """One of those that are there: what there is depends on more than what hypothesis has chosen."""
-MOMENTS = ("never", "never", "accepted", "published", "settled", "locked")
+MOMENTS = ("never", "never", "accepted", "published", "settling", "settled", "locked")
+MEANWHILE = st.lists(st.sampled_from(["remove", "replace_op", "release", "another", "again"]), max_size=3)
+"""What comes between two slices of settling a round; ``another``: a rank that wants the same, ``again``: this one, on a new connection."""
 EXPLAINED = {Reason.RESTART_NEEDED, Reason.SHADOWED}
 """Why a round may be degraded: its process has loaded, or may have, what the same keys had before an operator was replaced."""
 
@@ -57,11 +59,19 @@ class Views(RuleBasedStateMachine):
 
     # ---- what may happen ----
 
-    @rule(sizes=SOME, die=st.sampled_from(MOMENTS), again=st.booleans())
-    def submit(self, sizes: list[int], die: str, again: bool) -> None:
+    @rule(sizes=SOME, die=st.sampled_from(MOMENTS), again=st.booleans(), meanwhile=MEANWHILE)
+    def submit(self, sizes: list[int], die: str, again: bool, meanwhile: list[str]) -> None:
         live = self.live
         client = live.clients[0] if again and live.clients else live.client()
         name = secrets.token_hex(16)
+        acts = {
+            "remove": self.remove,
+            "replace_op": self.replace_op,
+            "release": lambda: live.stores.release_dead(keep=live.coordinator.views_in_use(live.now)),
+            "another": lambda: live.submit(live.client(), sizes, secrets.token_hex(16)),
+            "again": lambda: (live.hello(client), live.submit(client, sizes, name)),
+        }
+        live.meanwhile = [acts[what] for what in meanwhile]
         try:
             taken = live.submit(client, sizes, name)
             self.open[name] = sizes
@@ -78,12 +88,13 @@ class Views(RuleBasedStateMachine):
             taken = live.submit(client, sizes, name)
             live.work()
             live.lease(client, taken, "never")
+        live.meanwhile.clear()
         del self.open[name]
         self.told(client, taken)
 
     def restart(self) -> None:
-        """Rounds with work to do are taken up; one that only waits for a shared root, with all its kernels known, is asked for again."""
-        unsettled = {name for name, known in self.live.coordinator.rounds.items() if known.result is None and known.open_keys}
+        """Rounds that are not settled are taken up, also those whose kernels are all there."""
+        unsettled = {name for name, known in self.live.coordinator.rounds.items() if known.result is None}
         self.live.restart()
         assert unsettled <= self.live.coordinator.rounds.keys(), "acknowledged work is lost"
         self.live.work()

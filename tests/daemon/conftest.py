@@ -61,12 +61,20 @@ class Parts:
         raw = [(f"{number}.json", records.encode(item)) for number, item in enumerate(described)]
         return self.coordinator.accept(session, Submit(round=secrets.token_hex(16), graph=graph), raw, now)
 
+    def tick(self, now: float) -> float:
+        """Time has passed: what the loop does until all rounds that are complete are settled."""
+        due = self.coordinator.tick(now)
+        while self.coordinator.settling:
+            self.coordinator.settle(now)
+        return due
+
     def drive(self, until: Callable[[], bool], now: float = 0.0) -> None:
         """Turn the dispatcher until something has become true: real workers, no loop."""
         end = time.monotonic() + 60
         while time.monotonic() < end:
             if until():
                 return
+            self.coordinator.settle(now)
             self.dispatcher.tick(now)
             for fileno in select.select(self.dispatcher.filenos(), [], [], 0.05)[0]:
                 self.dispatcher.read(fileno, now)

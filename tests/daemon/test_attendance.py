@@ -38,10 +38,10 @@ def test_keys_of_a_rank_that_ended_drop_to_the_background_after_a_moment_and_sta
     session = parts.session()
     taken = parts.submit(session, 16, 32)
     parts.sessions.end(session)
-    parts.coordinator.tick(1.0)
-    parts.coordinator.tick(2.0)
+    parts.tick(1.0)
+    parts.tick(2.0)
     assert lines(parts) == {False: 2, True: 0}, "it may come back"
-    parts.coordinator.tick(1.0 + LATER)
+    parts.tick(1.0 + LATER)
     assert lines(parts) == {False: 0, True: 2}
     assert journal(parts) == [taken.id]
     assert taken.state is RoundState.QUEUED
@@ -52,7 +52,7 @@ def test_queued_keys_that_nobody_has_waited_for_expire_in_words_in_the_journal_a
     taken = parts.submit(session, 16, 32)
     parts.sessions.end(session)
     for now in (1.0, LATER, EXPIRED):
-        parts.coordinator.tick(now)
+        parts.tick(now)
     assert taken.result is not None
     assert {told.outcome for told in taken.settlements.values()} == {KeyOutcome.EXPIRED}
     assert (taken.result.state, taken.result.reason) == (ClientState.DEGRADED, Reason.EXPIRED)
@@ -60,7 +60,7 @@ def test_queued_keys_that_nobody_has_waited_for_expire_in_words_in_the_journal_a
     assert len(parts.coordinator.flights) == 0
     assert parts.stores.counters()["expired"] == 2
     assert "no process has waited" in caplog.text
-    assert parts.coordinator.tick(EXPIRED + 1) == float("inf"), "nothing is looked at for ever"
+    assert parts.tick(EXPIRED + 1) == float("inf"), "nothing is looked at for ever"
 
 
 def test_what_runs_when_its_rank_ends_is_finished_and_only_the_rest_expires(parts) -> None:
@@ -70,7 +70,7 @@ def test_what_runs_when_its_rank_ends_is_finished_and_only_the_rest_expires(part
     parts.coordinator.flights.start([running], "job")
     parts.sessions.end(session)
     for now in (1.0, LATER, EXPIRED):
-        parts.coordinator.tick(now)
+        parts.tick(now)
     assert taken.result is None
     assert taken.settlements[queued].outcome is KeyOutcome.EXPIRED
     assert parts.coordinator.flights.of_job("job") == [running]
@@ -81,12 +81,12 @@ def test_a_rank_that_comes_back_brings_its_keys_to_the_front_again(parts) -> Non
     taken = parts.submit(session, 16)
     parts.sessions.end(session)
     for now in (1.0, 1.0 + LATER):
-        parts.coordinator.tick(now)
+        parts.tick(now)
     assert lines(parts) == {False: 0, True: 1}
     again = parts.submit(parts.session(), 16, name=taken.id, now=LATER + 2)
     assert again is taken
     assert lines(parts) == {False: 1, True: 0}
-    parts.coordinator.tick(EXPIRED + 100)
+    parts.tick(EXPIRED + 100)
     assert taken.result is None
 
 
@@ -101,9 +101,9 @@ def test_a_rank_past_its_deadline_is_no_waiter_any_more_though_its_process_lives
     awaited = parts.take(session, records.matmul(32, 32, 64), graph="1")
     gives_up(parts, session, "0", 5.0)
     assert lines(parts) == {False: 1, True: 1}
-    parts.coordinator.tick(1.0 + LATER)
+    parts.tick(1.0 + LATER)
     assert lines(parts) == {False: 1, True: 1}, "its process being there changes nothing"
-    parts.coordinator.tick(5.0 + EXPIRED)
+    parts.tick(5.0 + EXPIRED)
     assert given_up.result is not None
     assert {told.outcome for told in given_up.settlements.values()} == {KeyOutcome.EXPIRED}
     assert awaited.result is None
@@ -116,7 +116,7 @@ def test_a_rank_that_gave_up_and_follows_its_round_again_waits_again(parts) -> N
     assert lines(parts) == {False: 0, True: 1}
     parts.handlers.handle(session.identity, session.peer, Follow(round=taken.id), (), 6.0)
     assert lines(parts) == {False: 1, True: 0}
-    parts.coordinator.tick(EXPIRED + 100.0)
+    parts.tick(EXPIRED + 100.0)
     assert taken.result is None
 
 
@@ -125,7 +125,7 @@ def test_another_rank_that_wants_the_same_keys_brings_them_to_the_front(parts) -
     parts.submit(session, 16, 32)
     parts.sessions.end(session)
     for now in (1.0, 1.0 + LATER):
-        parts.coordinator.tick(now)
+        parts.tick(now)
     parts.submit(parts.session(run_id="new"), 16, now=LATER + 2)
     assert lines(parts) == {False: 1, True: 2}
     planned = next_batch(parts.coordinator.flights.queues(), Slots(8, 8, 8), Terms(30.0, 1.0))
@@ -138,7 +138,7 @@ def test_a_rank_that_asks_again_for_a_round_that_expired_has_it_compiled(parts) 
     taken = parts.submit(session, 16)
     parts.sessions.end(session)
     for now in (1.0, LATER, EXPIRED):
-        parts.coordinator.tick(now)
+        parts.tick(now)
     parts.submit(parts.session(), 16, name=taken.id, now=EXPIRED + 1)
     assert taken.result is None
     assert journal(parts) == [taken.id]
@@ -151,8 +151,8 @@ def test_rounds_of_an_earlier_life_wait_for_their_ranks_and_are_compiled_without
     entries = parts.stores.rounds.pending()
     parts.coordinator.rounds.clear()
     assert parts.coordinator.resume(entries, 100.0) == 1
-    parts.coordinator.tick(100.0 + LATER)
-    parts.coordinator.tick(101.0 + LATER)
+    parts.tick(100.0 + LATER)
+    parts.tick(101.0 + LATER)
     assert lines(parts) == {False: 0, True: 1}
     resumed = parts.coordinator.rounds[taken.id]
     parts.drive(lambda: resumed.result is not None, now=LATER + 200.0)
@@ -161,7 +161,7 @@ def test_rounds_of_an_earlier_life_wait_for_their_ranks_and_are_compiled_without
 
 def test_a_clock_that_jumps_far_ahead_expires_nothing_that_somebody_waits_for(parts) -> None:
     taken = parts.submit(parts.session(), 16)
-    parts.coordinator.tick(1e9)
+    parts.tick(1e9)
     assert taken.result is None
     assert lines(parts) == {False: 1, True: 0}
 
@@ -181,12 +181,12 @@ def test_ranks_with_different_graphs_are_one_group_and_each_gets_its_own(parts) 
 def test_a_rank_that_is_missing_is_waited_for_by_its_window_and_one_that_is_late_joins_what_runs(parts) -> None:
     early = [parts.submit(parts.session(rank=rank, **GROUP), 16) for rank in range(3)]
     assert {taken.state for taken in early} == {RoundState.WAITING}
-    parts.coordinator.tick(3.0)
+    parts.tick(3.0)
     assert {taken.state for taken in early} == {RoundState.QUEUED}
     (key,) = early[0].open_keys
     parts.coordinator.flights.start([key], "job")
     late = parts.submit(parts.session(rank=3, **GROUP), 16, now=4.0)
-    parts.coordinator.tick(10.0)
+    parts.tick(10.0)
     flight = parts.coordinator.flights.get(key)
     assert flight is not None
     assert set(flight.waiters) == {taken.id for taken in (*early, late)}
@@ -203,7 +203,7 @@ def test_a_rank_that_dies_in_an_open_window_holds_nobody_up(parts) -> None:
 
 def test_more_ranks_than_were_announced_are_served_too(parts) -> None:
     rounds = [parts.submit(parts.session(rank=rank, **{**GROUP, "local_world_size": 2}), 16 * (rank + 1)) for rank in range(5)]
-    parts.coordinator.tick(3.0)
+    parts.tick(3.0)
     assert {taken.state for taken in rounds} == {RoundState.QUEUED}
 
 

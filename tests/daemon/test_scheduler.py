@@ -1,11 +1,13 @@
 """Any history of ranks, batches, failures, limits and clocks, against the real coordinator, dispatcher and store; only the workers are faked.
 
-Promised throughout: no key is compiled twice at once, no waiter is lost and each gets one outcome, counters balance, processes never
-exceed the grant, a batch has one user's records, a job that waits is served within a few batches, and tries are bounded.
+Promised throughout: no key is compiled twice at once, no waiter is lost and each gets one outcome, complete rounds are settled one at a
+time in their order, counters balance, processes never exceed the grant, a batch has one user's records, a job that waits is served within
+a few batches, and tries are bounded.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import secrets
@@ -82,6 +84,8 @@ class Histories(RuleBasedStateMachine):
         self.stores.history = CompileHistory(self.stores.catalog, clock=lambda: self.wall)
         self.sessions = Sessions()
         self.coordinator = Coordinator(config, self.stores, self.keyer, self.sessions)
+        self.coordinator.settling.clock = itertools.count().__next__  # a file of a view to each slice
+        self.stores.views.step_files = 1
         self.machine = FakeMachine()
         self.dispatcher = Dispatcher(config, self.stores, self.keyer, self.coordinator, self.machine)
         self.pool = FakePool()
@@ -143,6 +147,17 @@ class Histories(RuleBasedStateMachine):
         self.now += seconds
         self.coordinator.tick(self.now)
         self.turn()
+
+    @precondition(lambda self: self.coordinator.settling)
+    @rule(slices=st.sampled_from([1, 2, 5, 100]))
+    def rounds_are_settled_in_slices(self, slices: int) -> None:
+        for _ in range(slices):
+            unsettled = {name for name, taken in self.rounds.items() if taken.result is None}
+            first = next(iter(self.coordinator.settling), None)
+            self.coordinator.settle(self.now)
+            assert {name for name in unsettled if self.rounds[name].result is not None} <= {first}, (
+                "one at a time, in their order"
+            )
 
     @rule(seconds=st.sampled_from([-1e8, -3600.0, 700.0, 1e8]))
     def the_wall_clock_jumps(self, seconds: float) -> None:
@@ -251,6 +266,13 @@ class Histories(RuleBasedStateMachine):
                     assert taken.id in flight.waiters
 
     @invariant()
+    def a_round_that_is_complete_has_its_turn_and_is_durable_until_then(self) -> None:
+        complete = [r for r in self.rounds.values() if r.result is None and r.state is not RoundState.WAITING and not r.open_keys]
+        assert {taken.id for taken in complete} <= set(self.coordinator.settling)
+        assert {taken.id for taken in complete} <= {entry.round for entry in self.stores.rounds.pending()}
+        assert len(self.coordinator.settling) <= sum(taken.result is None for taken in self.rounds.values())
+
+    @invariant()
     def counters_balance(self) -> None:
         flights = self.coordinator.flights
         totals = flights.totals
@@ -277,6 +299,8 @@ class Histories(RuleBasedStateMachine):
             for _ in range(500):
                 self.now += 2000.0
                 self.coordinator.tick(self.now)
+                while self.coordinator.settling:
+                    self.coordinator.settle(self.now)
                 self.dispatcher.tick(self.now)
                 for name in list(self.pool.jobs):
                     self.end(name, "well")
