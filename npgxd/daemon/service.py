@@ -24,6 +24,7 @@ from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.draining import Draining
 from npgxd.daemon.explaining import Explainer
 from npgxd.daemon.following import Following
+from npgxd.daemon.garbage import Garbage
 from npgxd.daemon.handlers import Handlers
 from npgxd.daemon.housekeeping import GB, Housekeeping
 from npgxd.daemon.importing import Importer
@@ -59,6 +60,8 @@ FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
+IDLE_S = 0.02
+"""A moment in which nothing is to be done for so long is one to look for garbage in."""
 TOGETHER_S = 0.1
 """Ranks of a job end together: their leases are looked at once."""
 
@@ -155,6 +158,7 @@ class Service:
         self._releasing: Task[None] | None = None
         self._told_busy = 0
         self._watchdog = Watchdog(os.environ)
+        self._garbage = Garbage()
         self._ticks = (
             self._coordinator.tick,
             self._coordinator.settle,
@@ -200,6 +204,7 @@ class Service:
     def run(self) -> None:
         """Serve until a drain has ended."""
         self._page.started(self._clock())
+        self._garbage.begin(self._clock())
         while not self._draining.is_over():
             self._step()
         self._close()
@@ -207,6 +212,8 @@ class Service:
     def _step(self) -> None:
         if self._clock() >= self._due:
             self._due = self._look_around()
+        if self._garbage.due:
+            self._collect_garbage()
         timeout = None if self._due == math.inf else max(0, math.ceil((self._due - self._clock()) * 1000))
         ready = self._poller.poll(0 if self._ranks.waiting else timeout)
         # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
@@ -226,6 +233,11 @@ class Service:
         self._watch()
         self._tell_manager()
         return due
+
+    def _collect_garbage(self) -> None:
+        idle = not self._ranks.waiting and self._due - self._clock() >= IDLE_S and not self._poller.poll(0)
+        if idle or self._garbage.overdue:
+            self._garbage.collect(self._clock(), idle=idle)
 
     def _answer(self) -> None:
         """Answer ranks. What only was looked up is no reason to ask every part: a look-up is to cost no more than itself."""
