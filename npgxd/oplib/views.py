@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
 from npgxd.oplib.sweeping import Step, sweep_slowly
-from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index, parse_index
+from npgxd.store.index import INDEX_NAME, MAX_INDEX_BYTES, PackagedEntry, build_index, index_pieces, parse_index
 from npgxd.store.plain import digest_plain, read_plain
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ _VIEW_FILE: Final = "view.json"
 _MAX_VIEW_FILE: Final = 16 * 1024 * 1024
 STEP_FILES: Final = 32
 """Files that are linked, or compared, between two steps: a millisecond or so."""
+STEP_ENTRIES: Final = 64
+"""Entries of an index that are written between two steps: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ class Views:
         staged = self._state.staging / f"view-{secrets.token_hex(8)}"
         damaged = self._damaged(chosen)
         published = False
+        if len(chosen) > self.step_files:  # choosing them was a step by itself
+            yield Step("view", 0, len(chosen))
         try:
             for step in self._fill(staged, chosen):
                 yield step
@@ -245,7 +249,8 @@ class Views:
                     raise StoreError(f"{member.name} of kernel {manifest.id[:16]} has other bytes than its manifest says")
             entries += [PackagedEntry(manifest.origin.op_type, str(place / f"{e.stem}.o"), e.facts) for e in manifest.entries]
         config = directory(_AI_CORE / "config" / chosen[0].origin.family)
-        disk.write_file(config / INDEX_NAME, build_index(entries), durable=False)
+        index = yield from _index_of(entries)
+        disk.write_file(config / INDEX_NAME, index, durable=False)
         facts = {"layout": LAYOUT, "boot": self._boot, "kernels": sorted(manifest.id for manifest in chosen)}
         disk.write_file(root / _VIEW_FILE, json.dumps(facts).encode(), durable=False)
 
@@ -304,13 +309,26 @@ def _places(chosen: Sequence[KernelManifest]) -> list[tuple[KernelManifest, Pure
     """
     taken: set[tuple[int, str, str]] = set()
     places: list[tuple[KernelManifest, PurePosixPath]] = []
+    known: dict[tuple[int, str, str], PurePosixPath] = {}
     for manifest in chosen:
         op_type = manifest.origin.op_type
         names = [member.name for member in manifest.members]
         slot = next(n for n in count() if not any((n, op_type, name) in taken for name in names))
         taken.update((slot, op_type, name) for name in names)
-        places.append((manifest, PurePosixPath(f"kernels_{slot}", manifest.origin.family, op_type)))
+        name = (slot, manifest.origin.family, op_type)
+        if name not in known:
+            known[name] = PurePosixPath(f"kernels_{slot}", manifest.origin.family, op_type)
+        places.append((manifest, known[name]))
     return places
+
+
+def _index_of(entries: Sequence[PackagedEntry]) -> Steps[bytes]:
+    pieces: list[bytes] = []
+    for piece in index_pieces(entries):
+        if pieces and not len(pieces) % STEP_ENTRIES:
+            yield Step("index", len(pieces), len(entries))
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -327,16 +345,15 @@ def _choose(manifests: Sequence[KernelManifest]) -> tuple[list[KernelManifest], 
 
     A kernel that would be found under the same names with the same bytes loses nothing: it is neither listed twice nor shadowed.
     """
-    taken: dict[str, tuple[object, ...]] = {}
+    taken: dict[str, KernelManifest] = {}
     chosen: list[KernelManifest] = []
     shadowed: list[str] = []
     for manifest in sorted({manifest.id: manifest for manifest in manifests}.values(), key=lambda m: (m.key, m.id)):
-        offered = _offered(manifest)
-        present = {name: taken[name] for name in offered if name in taken}
-        if not present:
-            taken.update(offered)
+        names = manifest.simplified_keys
+        if taken.keys().isdisjoint(names):
+            taken.update(dict.fromkeys(names, manifest))
             chosen.append(manifest)
-        elif present != offered:
+        elif any(name not in taken or _offered(taken[name])[name] != offer for name, offer in _offered(manifest).items()):
             shadowed.append(manifest.key)
     if not chosen:
         raise StoreError("a view needs at least one kernel", hint="this is a fault of npgxd: please report it")

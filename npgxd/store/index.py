@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from npgxd.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 INDEX_NAME: Final = "binary_info_config.json"
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
@@ -120,10 +120,22 @@ def parse_entry(where: str, entry: Mapping[str, Any]) -> IndexEntry:
 
 def build_index(entries: Iterable[PackagedEntry]) -> bytes:
     """The index over ``entries`` as canonical JSON: equal sets of entries give equal bytes."""
-    index: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    return b"".join(index_pieces(entries))
+
+
+def index_pieces(entries: Iterable[PackagedEntry]) -> Iterator[bytes]:
+    """``build_index`` one entry at a time, for a caller that has other things to do meanwhile."""
+    before = None
     for entry in sorted(entries, key=lambda e: (e.op_type, e.facts.simplified_keys, e.bin_path)):
-        index.setdefault(entry.op_type, {"staticList": []})["staticList"].append(entry.facts.to_json(entry.bin_path))
-    return json.dumps(index, sort_keys=True, indent=1, ensure_ascii=False).encode()
+        if entry.op_type == before:
+            lead = ",\n   "
+        else:
+            start = "{" if before is None else "\n  ]\n },"
+            lead = f'{start}\n {json.dumps(entry.op_type, ensure_ascii=False)}: {{\n  "staticList": [\n   '
+        before = entry.op_type
+        text = json.dumps(entry.facts.to_json(entry.bin_path), sort_keys=True, indent=1, ensure_ascii=False)
+        yield (lead + text.replace("\n", "\n   ")).encode()  # JSON has no line break within a text
+    yield b"{}" if before is None else b"\n  ]\n }\n}"
 
 
 def check_op_type(name: object) -> str:

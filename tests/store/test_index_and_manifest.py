@@ -73,6 +73,7 @@ def test_an_index_reads_back_as_it_was_built(rows: list[tuple[str, IndexEntry]])
     raw = build_index(packaged)
     assert sorted(map(repr, parse_index(raw))) == sorted(map(repr, packaged))
     assert build_index(reversed(packaged)) == raw
+    assert raw == json.dumps(json.loads(raw), sort_keys=True, indent=1, ensure_ascii=False).encode(), "canonical JSON"
 
 
 @PATIENT
