@@ -93,7 +93,7 @@ STATUS_TABLE = """exit codes:
   64  wrong usage
   69  no daemon answers
   76  the daemon answered what this npgxctl does not understand
-The first of 7, 3, 4, 5, 6 that applies is given."""
+The first of 7, 3, 4, 5, 6 that applies is given; with --daemon only 7 is looked for."""
 CONFIG_TABLE = """exit codes:
   0   the configuration is good
   64  wrong usage

@@ -42,6 +42,11 @@ _SILENT_S = 60.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of ``npgxctl status``."""
     parser.add_argument("--json", action="store_true", help="print the whole status document (docs/file-formats.md)")
+    parser.add_argument(
+        "--daemon",
+        action="store_true",
+        help="only whether the daemon serves, for probes: 0, 7 or 69, whatever states ranks are in",
+    )
     parser.add_argument("--socket", type=Path, metavar="PATH", help="ask the daemon at this socket")
 
 
@@ -52,15 +57,17 @@ def run(options: argparse.Namespace) -> int:
         json.dump(document, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        show(page(document, now=time.time()))
-    return exit_code(document)
+        show(daemon_page(document) if options.daemon else page(document, now=time.time()))
+    return exit_code(document, ranks=not options.daemon)
 
 
-def exit_code(document: object) -> Exit:
-    """The first of the table in ``npgxd.cli.exits`` that applies."""
+def exit_code(document: object, *, ranks: bool = True) -> Exit:
+    """The first of the table in ``npgxd.cli.exits`` that applies; without ``ranks`` only of what the daemon itself is in."""
     root = Node(document)
     if root.node("daemon").text("state") != "READY" or not _serves(root.node("toolchain")):
         return Exit.NOT_SERVING
+    if not ranks:
+        return Exit.OK
     states = {rank.text("state") for job in root.nodes("jobs") for rank in job.nodes("ranks")}
     return next((code for among, code in _EXITS if states & among), Exit.OK)
 
@@ -69,9 +76,7 @@ def page(document: object, *, now: float) -> list[Line]:
     """The document as lines. ``now`` is wall clock seconds, for the age of failures."""
     root = Node(document)
     return [
-        _daemon(root.node("daemon")),
-        *_reload(root.node("daemon").node("reload")),
-        *_toolchain(root.node("toolchain")),
+        *daemon_page(document),
         *_workers(root.node("workers")),
         _queue(root.node("queue")),
         _kernels(root.node("kernels")),
@@ -83,6 +88,12 @@ def page(document: object, *, now: float) -> list[Line]:
         *_failures(root.nodes("failures"), now),
         *(_churn(call) for call in root.nodes("churn")),
     ]
+
+
+def daemon_page(document: object) -> list[Line]:
+    """The daemon and its toolchain alone."""
+    root = Node(document)
+    return [_daemon(root.node("daemon")), *_reload(root.node("daemon").node("reload")), *_toolchain(root.node("toolchain"))]
 
 
 def _daemon(daemon: Node) -> Line:

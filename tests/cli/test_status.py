@@ -34,6 +34,14 @@ def on_terminal(document, monkeypatch, columns: int, **environ: str) -> str:
     return out.getvalue()
 
 
+def test_a_probe_is_told_of_the_daemon_alone(document):
+    """A rank that waits for the compiler, or is degraded, is no reason to take the daemon for one that does not serve."""
+    assert exit_code(document) is Exit.DEGRADED
+    assert exit_code(document, ranks=False) is Exit.OK
+    document["daemon"]["state"] = "DRAINING"
+    assert exit_code(document, ranks=False) is Exit.NOT_SERVING
+
+
 def test_the_whole_node_is_shown_one_fact_a_line(document):
     assert plain(document).splitlines() == [
         "daemon     READY  npgxd 0.1.0, pid 812, up 3 h 12 min, state in /var/lib/npgxd, socket /run/npgxd/npgxd.sock",

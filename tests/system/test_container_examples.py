@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import REPOSITORY, Node, eventually, matmuls
+from conftest_node import PATIENCE_S, REPOSITORY, Node, eventually, matmuls, named
 from container import Container, why_not
+
+from tools.cann_sim import records
 
 yaml = pytest.importorskip("yaml", reason="the schemas need the group test of pyproject.toml")
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 COMPOSE = REPOSITORY / "examples/compose/compose.yaml"
 KUBERNETES = REPOSITORY / "examples/kubernetes"
 VERSIONS = ("1.30", "1.37")
-CANN = "/usr/local/Ascend/ascend-toolkit/latest"
+CANN = "/usr/local/Ascend"
 CANN_HERE = "/opt/ascend"
 """Where it is in these containers, whose /usr is the machine's."""
 
@@ -57,6 +59,8 @@ class Service:
     environment: dict[str, str]
     gids: str
     read_only: bool
+    probes: list[list[str]]
+    """The commands by which an engine asks whether it is well."""
 
 
 def of_compose(name: str) -> Service:
@@ -68,6 +72,7 @@ def of_compose(name: str) -> Service:
         {name: "Ascend910B3" if value.startswith("$") else value for name, value in said["environment"].items()},
         ",".join([group, *said.get("group_add", [])]),
         said.get("read_only", False),
+        [said["healthcheck"]["test"][1:]] if "healthcheck" in said else [],
     )
 
 
@@ -83,6 +88,7 @@ def of_kubernetes(name: str) -> Service:
         {variable["name"]: variable["value"] for variable in container["env"]},
         ",".join(map(str, groups)),
         container.get("securityContext", {}).get("readOnlyRootFilesystem", False),
+        [container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe") if probe in container],
     )
 
 
@@ -99,13 +105,13 @@ def contain(make_node: Callable[..., Node]) -> Iterator[Callable[[Service, Node]
     def make(service: Service, node: Node) -> Container:
         container = Container(node, f"container{len(made)}")
         made.append(container)
-        places = {CANN: node.cann.home.resolve(), "/var/lib/npgxd": node.state, "/run/npgxd": node.runtime}
+        places = {CANN: node.cann.home.parent, "/var/lib/npgxd": node.state, "/run/npgxd": node.runtime}
         for target in ("/var/lib/npgxd", "/run/npgxd"):
             del container.mounts[target]
         for target, read_only in service.mounts.items():
             if target in places:
                 # The simulated op_compiler counts its runs in its own home; the real one leaves CANN alone.
-                here = target.replace(CANN, CANN_HERE)
+                here = target.replace(CANN, f"{CANN_HERE}/ascend-toolkit")
                 container.mount(places[target], here, "ro" if read_only and target != CANN else "rw")
         container.environment = {name: value.replace(CANN, CANN_HERE) for name, value in service.environment.items()}
         container.gids = service.gids
@@ -119,6 +125,12 @@ def contain(make_node: Callable[..., Node]) -> Iterator[Callable[[Service, Node]
     yield make
     for container in made:
         container.close()
+
+
+def code_of(container: Container, words: list[str]) -> int:
+    assert words[0] == "npgxctl"
+    command = (sys.executable, "-B", "-m", "npgxd.cli.main", *words[1:])
+    return container.enter(*command, error=container.out / "probe.err").wait(PATIENCE_S)
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -144,5 +156,14 @@ def test_a_job_in_one_container_is_served_by_the_daemon_in_another_as_the_exampl
     assert told["view"].startswith("/var/lib/npgxd/views/")
     assert len(list((node.state / "leases").iterdir())) == 1
     assert [rank["pid"] for job in (node.status() or {})["jobs"] for rank in job["ranks"]] == [0]
+    node.cann.order("Add", "fail")
+    (container.out / "rank.json").unlink()
+    refused = container.rank_beside(named(records.elementwise("Add", (8, 64)))).outcome()
+    assert refused["state"] == "DEGRADED"
+    assert daemon.probes
+    assert [code_of(served_by, words) for words in daemon.probes] == [0] * len(daemon.probes), (
+        "that of a rank is not the daemon's"
+    )
+    assert code_of(served_by, ["npgxctl", "status"]) == 3
     container.close()
     eventually(lambda: not list((node.state / "leases").iterdir()), "its lease ends with it")

@@ -8,7 +8,7 @@
 _shtab_npgxctl_cache_subparsers=(ls show why rm clear)
 _shtab_npgxctl_subparsers=(status top jobs explain logs retry doctor cache verify gc pin unpin pins import metrics trace config install-units completion drain shutdown)
 
-_shtab_npgxctl_status_option_strings=(-h --help --json --socket)
+_shtab_npgxctl_status_option_strings=(-h --help --json --daemon --socket)
 _shtab_npgxctl_top_option_strings=(-h --help --interval --count --json --socket)
 _shtab_npgxctl_jobs_option_strings=(-h --help --json --socket)
 _shtab_npgxctl_explain_option_strings=(-h --help --json --socket)
@@ -72,6 +72,7 @@ _shtab_npgxctl_pos_0_choices=(status top jobs explain logs retry doctor cache ve
 _shtab_npgxctl_status__h_nargs=0
 _shtab_npgxctl_status___help_nargs=0
 _shtab_npgxctl_status___json_nargs=0
+_shtab_npgxctl_status___daemon_nargs=0
 _shtab_npgxctl_top__h_nargs=0
 _shtab_npgxctl_top___help_nargs=0
 _shtab_npgxctl_top___json_nargs=0

@@ -61,6 +61,7 @@ complete -c npgxctl -n _shtab_npgxctl_using -l version -d 'show program'"'"'s ve
 complete -c npgxctl -n '_shtab_npgxctl_using; and test $_shtab_npgxctl_npos -eq 0' -a status -d 'Show the daemon, its kernels and every rank'"'"'s state.'
 complete -c npgxctl -n '_shtab_npgxctl_using status' -s h -l help -d 'show this help message and exit'
 complete -c npgxctl -n '_shtab_npgxctl_using status' -l json -d 'print the whole status document (docs/file-formats.md)'
+complete -c npgxctl -n '_shtab_npgxctl_using status' -l daemon -d 'only whether the daemon serves, for probes: 0, 7 or 69, whatever states ranks are in'
 complete -c npgxctl -n '_shtab_npgxctl_using status' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'ask the daemon at this socket'
 complete -c npgxctl -n '_shtab_npgxctl_using; and test $_shtab_npgxctl_npos -eq 0' -a top -d 'Show the status live, until q or Ctrl-C.'
 complete -c npgxctl -n '_shtab_npgxctl_using top' -s h -l help -d 'show this help message and exit'

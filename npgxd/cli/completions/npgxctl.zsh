@@ -267,6 +267,7 @@ _shtab_npgxctl_shutdown_defaults_added=0
 _shtab_npgxctl_status_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the whole status document (docs\/file-formats.md)]"
+  "--daemon[only whether the daemon serves, for probes\: 0, 7 or 69, whatever states ranks are in]"
   "--socket[ask the daemon at this socket]:PATH:_files"
 )
 
