@@ -1,4 +1,4 @@
-"""``npgxctl explain``: why a kernel, a process or a round is as it is."""
+"""``npgxctl explain``: why a kernel, a process, a round or a job is as it is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOG_LINES = 15
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of ``npgxctl explain``."""
-    parser.add_argument("what", metavar="KEY|PID|ROUND", help=WHAT_HELP)
+    parser.add_argument("what", metavar="KEY|PID|ROUND|JOB", help=WHAT_HELP)
     parser.add_argument("--json", action="store_true", help="print the whole document (docs/file-formats.md)")
     parser.add_argument("--socket", type=Path, metavar="PATH", help="ask the daemon at this npgxd.sock or admin.sock")
 
@@ -48,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         message = Explain.parse({"what": options.what.lower()})
     except ProtocolError:
-        raise ConfigError(f"{options.what!r} names nothing that can be explained", hint=f"give {WHAT_HELP}") from None
+        hint = f"give {WHAT_HELP}; of an operator, the key that npgxctl status or npgxctl logs shows"
+        raise ConfigError(f"{options.what!r} names nothing that can be explained", hint=hint) from None
     try:
         document = _ask(message, options.socket)
     except RequestRefused as refused:
@@ -96,6 +97,9 @@ def page(document: object, *, now: float) -> list[Line]:
     if root.text("kind") == "round":
         return _round(root)
     lines = [line for session in root.nodes("sessions") for line in _session(session)]
+    hidden = root.count("sessions_total") - len(root.nodes("sessions"))
+    if hidden > 0:
+        lines.append(Line("process", f"{hidden} more are not shown: npgxctl status"))
     lines += [line for told in root.nodes("rounds") for line in _round(told)]
     left = root.count("rounds_total") - len(root.nodes("rounds"))
     if left > 0:
@@ -235,4 +239,4 @@ def _session(session: Node) -> list[Line]:
     return lines
 
 
-COMMAND = Command("explain", "say why a kernel, a process or a round is as it is", EXPLAIN_TABLE, configure, run)
+COMMAND = Command("explain", "say why a kernel, a process, a round or a job is as it is", EXPLAIN_TABLE, configure, run)

@@ -1,4 +1,4 @@
-"""Explaining: what is known of one kernel, process or round, put together from the daemon's parts at one moment; changes nothing.
+"""Explaining: what is known of one kernel, process, round or job, put together from the daemon's parts at one moment; changes nothing.
 
 A user sees their own rounds, processes and logs, and of kernels what everybody may know: that they are there, or why they are not.
 """
@@ -14,7 +14,8 @@ from npgxd.daemon.failed_runs import failed_runs
 from npgxd.daemon.kernel_story import KernelStory
 from npgxd.daemon.refusals import Refused
 from npgxd.wire import limits
-from npgxd.wire.states import RoundState
+from npgxd.wire.printable import counted
+from npgxd.wire.states import ClientState, RoundState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +39,9 @@ MAX_SAID: Final = 300
 SEARCHED_ROUNDS: Final = 256
 """Of the newest rounds, the keys are searched for first digits; a whole key, and what the store knows, is found in any case."""
 DIGITS: Final = 64
-_HINT: Final = "npgxctl status and the daemon's log name keys, rounds and pids"
+_WELL: Final = {ClientState.INSTALLED: 2, ClientState.RECORDING: 1, ClientState.QUEUED: 1, ClientState.COMPILING: 1}
+"""How well off a session is, by its state; 0 where it is in none of these."""
+_HINT: Final = "npgxctl status and the daemon's log name keys, rounds, jobs and pids"
 
 
 class Explainer:
@@ -57,13 +60,17 @@ class Explainer:
         kind, _, name = what.rpartition(":")
         processes = self._processes(int(name), uid) if kind in {"", "pid"} and name.isdecimal() and len(name) <= 10 else []  # noqa: PLR2004 -- a pid's digits
         rounds = self._rounds(name, uid) if kind in {"", "round"} else []
+        jobs = self._jobs(name, uid) if kind in {"", "job"} else []
         keys = self._keys(name, uid) if kind in {"", "key"} else []
-        if processes and kind != "pid" and (rounds or keys):
-            raise _ambiguous(what, ["pid:" + name, *(f"round:{r.id}" for r in rounds), *(f"key:{key}" for key in keys)])
+        others = [*(f"round:{r.id}" for r in rounds), *(f"job:{job}" for job in jobs), *(f"key:{key}" for key in keys)]
+        if processes and kind != "pid" and others:
+            raise _ambiguous(what, ["pid:" + name, *others])
         if processes:
             return self._process(int(name), processes, uid, now)
-        if len(rounds) + len(keys) > 1:
-            raise _ambiguous(what, [*(f"round:{r.id}" for r in rounds), *(f"key:{key}" for key in keys)])
+        if len(others) > 1:
+            raise _ambiguous(what, others)
+        if jobs:
+            return {"kind": "job", "asked": what, **self._job(jobs[0], uid, now)}
         if rounds:
             return {"kind": "round", "asked": what, **self._round(rounds[0], now)}
         if keys:
@@ -71,7 +78,7 @@ class Explainer:
         for entry in self._coordinator.postponed.waiting() if kind in {"", "round"} else ():
             if entry.round.startswith(name) and uid in {None, entry.uid}:
                 return {"kind": "round", "asked": what, **_postponed(entry)}
-        raise Refused("NOTHING_FOUND", f"nothing is known under {what}", hint=_HINT)
+        raise Refused("NOTHING_FOUND", f"nothing is known under {what}", hint=self._no_run(name, uid) if not kind else _HINT)
 
     def logs(self, digits: str) -> dict[str, Any]:
         """What the runs of op_compiler that failed have left: of all in brief, or of the one whose id begins so."""
@@ -105,6 +112,21 @@ class Explainer:
         found = [rounds[name] for name in rounds if name.startswith(digits)]
         return [r for r in found if uid in {None, r.uid}]
 
+    def _jobs(self, digits: str, uid: int | None) -> list[str]:
+        said = [(each.job, each.peer.uid) for each in self._sessions]
+        said += [(each.job, each.uid) for each in self._coordinator.rounds.values()]
+        return sorted({job for job, owner in said if job.startswith(digits) and uid in {None, owner}})
+
+    def _no_run(self, digits: str, uid: int | None) -> str:
+        """What to type where it is a run of op_compiler that was meant: the log and other pages name these, too."""
+        for run in self._history.all():
+            if run.job.startswith(digits) and uid in {None, run.uid}:
+                return (
+                    f"it is a run of op_compiler, for {counted(len(run.keys), 'kernel')}: npgxctl explain {run.keys[0][:12]}"
+                    + (f", or npgxctl logs {digits}" if run.failed or run.reason else "")
+                )
+        return _HINT
+
     def _keys(self, digits: str, uid: int | None) -> list[str]:
         catalog = self._stores.catalog
         end = digits + "g"
@@ -121,15 +143,22 @@ class Explainer:
     # ---- telling -----------------------------------------------------------------------------------------------------
 
     def _process(self, pid: int, found: list[Session | Round], uid: int | None, now: float) -> dict[str, Any]:
-        rounds = self._rounds_of(pid, uid)
-        rounds.sort(key=lambda r: r.accepted_at)
         sessions = [each for each in self._sessions if each in found]
+        return {"kind": "process", "asked": str(pid), "pid": pid, **self._ranks(sessions, self._rounds_of(pid, uid), now)}
+
+    def _job(self, job: str, uid: int | None, now: float) -> dict[str, Any]:
+        sessions = [each for each in self._sessions if each.job == job and uid in {None, each.peer.uid}]
+        rounds = [each for each in self._coordinator.rounds.values() if each.job == job and uid in {None, each.uid}]
+        return {"job": job, **self._ranks(sessions, rounds, now)}
+
+    def _ranks(self, sessions: list[Session], rounds: list[Round], now: float) -> dict[str, Any]:
+        """Of sessions those that are worst off, and of rounds the newest, those that wait after all others."""
+        sessions = sorted(sessions, key=lambda each: _WELL.get(each.state, 0))
+        rounds = sorted(rounds, key=lambda each: (each.result is None, each.accepted_at))
         return {
-            "kind": "process",
-            "asked": str(pid),
-            "pid": pid,
-            "sessions": [_session(each, now) for each in sessions[-MAX_ROUNDS:]],
-            "rounds": [self._round(r, now) for r in rounds[-MAX_ROUNDS:]],
+            "sessions": [_session(each, now) for each in sessions[:MAX_ROUNDS]],
+            "sessions_total": len(sessions),
+            "rounds": [self._round(each, now) for each in rounds[-MAX_ROUNDS:]],
             "rounds_total": len(rounds),
         }
 
@@ -229,4 +258,4 @@ def _session(session: Session, now: float) -> dict[str, Any]:
 
 def _ambiguous(what: str, names: list[str]) -> Refused:
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")  # noqa: PLR2004 -- as above
-    return Refused("AMBIGUOUS", f"{what} may mean {shown}", hint="give more digits, or say which with key:, round: or pid:")
+    return Refused("AMBIGUOUS", f"{what} may mean {shown}", hint="give more digits, or say which with key:, round:, job: or pid:")

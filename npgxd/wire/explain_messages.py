@@ -1,4 +1,4 @@
-"""What npgxctl asks about one kernel, process or round: why it is as it is (docs/protocol.md, "Explaining")."""
+"""What npgxctl asks about one kernel, process, round or job: why it is as it is (docs/protocol.md, "Explaining")."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from npgxd.wire._fields import integer, pattern
 from npgxd.wire.form import Message, bounded
 from npgxd.wire.plain import plain
 
-WHAT_HELP = "the first digits (4 or more) of a kernel key or of a round, or a pid; key:, round: or pid: before it says which"
-_WHAT = pattern(r"(key:|round:)?[0-9a-f]{4,64}|(pid:)?[0-9]{1,10}", WHAT_HELP)
+WHAT_HELP = (
+    "the first digits (4 or more) of a kernel key, a round or a job, or a pid, as npgxctl status and the log have them; "
+    "key:, round:, job: or pid: before it says which"
+)
+_WHAT = pattern(r"(key:|round:|job:)?[0-9a-f]{4,64}|(pid:)?[0-9]{1,10}", WHAT_HELP)
 
 
 @plain

@@ -124,6 +124,8 @@ def test_a_processs_page_has_its_sessions_and_rounds() -> None:
     assert "process DEGRADED(toolchain_mismatch) serve.py" in text
     assert "differs  soc: this process has a, the daemon b" in text
     assert "rounds  2 earlier ones are not shown" in text
+    job = {"kind": "job", "sessions": [session], "sessions_total": 9, "rounds": [ROUND], "rounds_total": 1}
+    assert "process  8 more are not shown: npgxctl status" in shown(job)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_document_of_another_version_is_shown_as_far_as_it_goes(document: obje
 @pytest.mark.parametrize("what", ["../etc", "abc", "pid:x", "round:zz", ""])
 def test_what_names_nothing_is_an_error_that_says_what_does(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", what]) == 78
-    assert "a kernel key or of a round, or a pid" in capsys.readouterr().err
+    assert "a kernel key, a round or a job, or a pid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,29 @@ def test_a_process_is_explained_by_its_session_and_rounds_and_by_its_rounds_alon
     assert parts.explainer.explain(f"pid:{ME.pid}", None, 5.0)["sessions"] == []
 
 
+def test_a_job_is_explained_by_all_its_processes_and_rounds_those_that_wait_last(parts, failed) -> None:
+    waiting = parts.submit(parts.session(ME, local_world_size=2), 48, now=9.0)
+    assert waiting.job == failed.job
+    told = parts.explainer.explain(failed.job[:6], ME.uid, 10.0)
+    assert (told["kind"], told["job"], told["sessions_total"]) == ("job", failed.job, 2)
+    assert [(each["round"], each["outcome"]) for each in told["rounds"]] == [(failed.id, "DEGRADED"), (waiting.id, None)]
+    assert parts.explainer.explain(f"job:{failed.job}", None, 10.0)["rounds_total"] == 2
+    with pytest.raises(Refused, match="nothing is known"):
+        parts.explainer.explain(failed.job, OTHER.uid, 10.0)
+
+
+def test_a_run_of_op_compiler_is_answered_with_what_to_type(parts, failed) -> None:
+    """The log names runs, too, and somebody at three in the morning types what he reads."""
+    run = parts.explainer.explain(key_of(failed, "Add"), None, 5.0)["jobs"][0]["job"]
+    with pytest.raises(Refused) as refused:
+        parts.explainer.explain(run, ME.uid, 5.0)
+    assert "it is a run of op_compiler" in refused.value.hint
+    assert f"npgxctl logs {run}" in refused.value.hint
+    with pytest.raises(Refused) as refused:
+        parts.explainer.explain(run, OTHER.uid, 5.0)
+    assert "op_compiler" not in refused.value.hint
+
+
 def test_an_answer_can_be_sent_however_much_clients_say(parts) -> None:
     wide = "\N{GRINNING FACE}"
     hello = Hello(

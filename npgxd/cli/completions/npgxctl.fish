@@ -73,7 +73,7 @@ complete -c npgxctl -n '_shtab_npgxctl_using; and test $_shtab_npgxctl_npos -eq 
 complete -c npgxctl -n '_shtab_npgxctl_using jobs' -s h -l help -d 'show this help message and exit'
 complete -c npgxctl -n '_shtab_npgxctl_using jobs' -l json -d 'one JSON document on stdout: the status document'"'"'s jobs'
 complete -c npgxctl -n '_shtab_npgxctl_using jobs' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'ask the daemon at this socket'
-complete -c npgxctl -n '_shtab_npgxctl_using; and test $_shtab_npgxctl_npos -eq 0' -a explain -d 'Say why a kernel, a process or a round is as it is.'
+complete -c npgxctl -n '_shtab_npgxctl_using; and test $_shtab_npgxctl_npos -eq 0' -a explain -d 'Say why a kernel, a process, a round or a job is as it is.'
 complete -c npgxctl -n '_shtab_npgxctl_using explain' -s h -l help -d 'show this help message and exit'
 complete -c npgxctl -n '_shtab_npgxctl_using explain' -l json -d 'print the whole document (docs/file-formats.md)'
 complete -c npgxctl -n '_shtab_npgxctl_using explain' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'ask the daemon at this npgxd.sock or admin.sock'

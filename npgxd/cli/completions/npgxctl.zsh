@@ -15,7 +15,7 @@ _shtab_npgxctl_commands() {
     config:'Show the configuration that a daemon would start with here.'
     doctor:'Look at everything that static kernels depend on, and say what to do.'
     drain:'Let running compiles finish, then end the daemon.'
-    explain:'Say why a kernel, a process or a round is as it is.'
+    explain:'Say why a kernel, a process, a round or a job is as it is.'
     gc:'Remove what nobody needs, down to the limits.'
     import:'Take the records of existing output trees, to compile them in the background.'
     install-units:'Put npgxd under systemd on this node, or take it away again.'
@@ -155,7 +155,7 @@ _shtab_npgxctl_explain_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print the whole document (docs\/file-formats.md)]"
   "--socket[ask the daemon at this npgxd.sock or admin.sock]:PATH:_files"
-  ":the first digits (4 or more) of a kernel key or of a round, or a pid\; key\:, round\: or pid\: before it says which:"
+  ":the first digits (4 or more) of a kernel key, a round or a job, or a pid, as npgxctl status and the log have them\; key\:, round\:, job\: or pid\: before it says which:"
 )
 
 # guard to ensure default positional specs are added only once per session
