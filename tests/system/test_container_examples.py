@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest_node import PATIENCE_S, REPOSITORY, Node, eventually, matmuls, named
-from container import Container, why_not
+from container import CAN_BE_MADE, Container
 
 from tools.cann_sim import records
 
@@ -133,7 +133,7 @@ def code_of(container: Container, words: list[str]) -> int:
     return container.enter(*command, error=container.out / "probe.err").wait(PATIENCE_S)
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@CAN_BE_MADE
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_job_in_one_container_is_served_by_the_daemon_in_another_as_the_example_mounts_them(
     example: str, make_node: Callable[..., Node], contain: Callable[[Service, Node], Container]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from conftest_node import PATIENCE_S, Node, eventually, matmuls
-from container import MOUNTED_STORE, RUNTIME, Container, why_not
+from container import CAN_BE_MADE, MOUNTED_STORE, RUNTIME, Container
 from test_admin import npgxctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = CAN_BE_MADE
 
 GROUP = 47110
 """The group of the sockets here; in production it is npgxd's."""

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest_node import PATIENCE_S, RANK, Node, matmuls, named
+from conftest_node import PATIENCE_S, PATIENT, RANK, Node, matmuls, named
 
 from npgxd.client import Client
 from npgxd.store.rounds import RoundJournal
@@ -25,13 +25,13 @@ CLIENTS = 8
 SUBMITTER = """
 import json, os, signal, sys
 from pathlib import Path
-from npgxd.client import Client
+from npgxd.client import Client, Patience
 from npgxd.wire.codec import pack_records
 from npgxd.wire.messages import RoundProgress, Submit
-ask, how, told = sys.argv[1:]
+ask, how, told, patience = sys.argv[1:]
 items = [(name, text.encode()) for name, text in json.loads(Path(ask).read_text())]
 name = os.urandom(16).hex()
-session = Client()._session
+session = Client(patience=Patience(**json.loads(patience)))._session
 frames = pack_records(items)
 pieces = [frames[at : at + 4] for at in range(0, len(frames), 4)]
 for number, piece in enumerate(pieces):
@@ -116,7 +116,8 @@ def test_fc23_what_was_acknowledged_is_there_after_the_client_and_the_daemon_are
         ask = node.directory / f"submit{number}.json"
         ask.write_text(json.dumps(named(*items)))
         how = "kill" if number % 2 else "exit"
-        submitters[number] = node.spawn("-c", SUBMITTER, str(ask), how, str(told[number]), stderr=node.directory / "submit.err")
+        command = ("-c", SUBMITTER, str(ask), how, str(told[number]), json.dumps(PATIENT))
+        submitters[number] = node.spawn(*command, stderr=node.directory / "submit.err")
     for number, process in submitters.items():
         code = process.wait(PATIENCE_S)
         assert code == (-signal.SIGKILL if number % 2 else 0), (node.directory / "submit.err").read_text()
