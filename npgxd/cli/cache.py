@@ -36,7 +36,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("show", "everything that is known of one entry", _show),
         ("why", "why a function was compiled again", _why),
     ):
-        sub = acts.add_parser(name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.")
+        sub = acts.add_parser(
+            name, aliases=["list"] if name == "ls" else [], help=help_, description=f"{help_[0].upper()}{help_[1:]}."
+        )
         sub.add_argument(
             "match",
             metavar="WHAT",

@@ -7,13 +7,13 @@ import io
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from npgxd import __version__
 from npgxd.cli.commands import all_commands
 from npgxd.cli.document import clean
 from npgxd.cli.exits import Exit
-from npgxd.cli.guessing import hint, meant
+from npgxd.cli.guessing import hint, meant, option_hint
 from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
@@ -26,6 +26,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
+
+
+class _CommandParser(_Parser):
+    """That of one command, which answers for what it does not know itself: the usage that is shown is its own."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            told = option_hint(unknown[0], [*self._option_string_actions], self.prog)
+            self.error(f"there is no {clean(unknown[0])!r} here: {told}")
+        return options, unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,9 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _as_meant(arguments: Sequence[str]) -> list[str]:
     """With the command's own name, where another one was guessed; ends with what to type where there is none."""
     words = list(arguments)
-    if not words or words[0].startswith("-"):
-        return words
     known = [command.name for command in all_commands()]
+    if words[:1] in (["help"], ["version"]):  # as many programs have it
+        return [meant(words[1], known), "--help"] if words[0] == "help" and len(words) > 1 else [f"--{words[0]}"]
+    if not words or words[0] in {"-h", "--help", "--version"}:
+        return words
+    if words[0].startswith("-"):
+        parser = build_parser()
+        parser.print_usage(sys.stderr)
+        parser.exit(Exit.USAGE, "npgxctl: options come after the command: npgxctl status --json\n")
     words[0] = meant(words[0], known)
     if words[0] not in known:
         parser = build_parser()
@@ -79,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands (also for completions and man pages)."""
     parser = _Parser(prog="npgxctl", description="See and control the npgxd daemon of this node.")
     parser.add_argument("--version", action="version", version=f"npgxctl {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
     for command in all_commands():
         sub = commands.add_parser(
             command.name,

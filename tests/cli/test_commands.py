@@ -124,6 +124,43 @@ def test_a_guessed_name_is_the_command_that_it_means(guess: str, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("typed", "told"),
+    [
+        (["status", "-j"], "did you mean --json?"),
+        (["status", "--jsn"], "did you mean --json?"),
+        (["status", "--watch"], "npgxctl top"),
+        (["status", "9f3c52aa"], "npgxctl explain"),
+        (["gc", "-n"], "did you mean --dry-run?"),
+        (["gc", "--force"], "npgxctl gc --help"),
+        (["verify", "--fix"], "did you mean --repair?"),
+        (["logs", "-f"], "journalctl -fu npgxd"),
+        (["config", "--origin"], "did you mean --show-origin?"),
+        (["cache", "ls", "-j"], "did you mean --json?"),
+        (["top", "--once"], "did you mean --count?"),
+        (["--json", "status"], "npgxctl status --json"),
+        (["--socket", "/tmp/x", "status"], "options come after the command"),
+    ],
+)
+def test_an_option_that_is_guessed_is_answered_with_what_to_type(
+    typed: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    assert ended.value.code == Exit.USAGE
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert shown.startswith(f"usage: npgxctl {typed[0]}" if typed[0] in NAMES else "usage: npgxctl")
+
+
+def test_help_and_version_are_given_as_many_programs_give_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, told in ((["help"], "commands:"), (["help", "why"], "usage: npgxctl explain"), (["version"], "npgxctl 0")):
+        with pytest.raises(SystemExit) as ended:
+            main(typed)
+        assert ended.value.code == 0
+        assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
     [("statsu", "did you mean 'npgxctl status'?"), ("jbos", "npgxctl jobs"), ("xyzzy", "npgxctl --help"), *HINTS.items()],
 )
 def test_a_name_that_is_none_is_told_what_to_type(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

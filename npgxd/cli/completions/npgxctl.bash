@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/npgxctl
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_npgxctl_cache_subparsers=(ls show why rm clear)
+_shtab_npgxctl_cache_subparsers=(ls list show why rm clear)
 _shtab_npgxctl_subparsers=(status top jobs explain logs retry doctor cache verify gc pin unpin pins import metrics trace config install-units completion drain shutdown)
 
 _shtab_npgxctl_status_option_strings=(-h --help --json --daemon --socket)
@@ -16,6 +16,7 @@ _shtab_npgxctl_logs_option_strings=(-h --help --json --socket)
 _shtab_npgxctl_retry_option_strings=(-h --help --op --all --json --socket)
 _shtab_npgxctl_doctor_option_strings=(-h --help --socket --json)
 _shtab_npgxctl_cache_ls_option_strings=(-h --help --json --socket)
+_shtab_npgxctl_cache_list_option_strings=(-h --help --json --socket)
 _shtab_npgxctl_cache_show_option_strings=(-h --help --json --socket)
 _shtab_npgxctl_cache_why_option_strings=(-h --help --json --socket)
 _shtab_npgxctl_cache_rm_option_strings=(-h --help --json --socket)
@@ -44,6 +45,7 @@ _shtab_npgxctl_logs___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_retry___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_doctor___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_cache_ls___socket_COMPGEN=_shtab_compgen_files
+_shtab_npgxctl_cache_list___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_cache_show___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_cache_why___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_cache_rm___socket_COMPGEN=_shtab_compgen_files
@@ -65,7 +67,7 @@ _shtab_npgxctl_install_units___root_COMPGEN=_shtab_compgen_dirs
 _shtab_npgxctl_drain___socket_COMPGEN=_shtab_compgen_files
 _shtab_npgxctl_shutdown___socket_COMPGEN=_shtab_compgen_files
 
-_shtab_npgxctl_cache_pos_0_choices=(ls show why rm clear)
+_shtab_npgxctl_cache_pos_0_choices=(ls list show why rm clear)
 _shtab_npgxctl_completion_pos_0_choices=(bash zsh fish)
 _shtab_npgxctl_pos_0_choices=(status top jobs explain logs retry doctor cache verify gc pin unpin pins import metrics trace config install-units completion drain shutdown)
 
@@ -96,6 +98,9 @@ _shtab_npgxctl_doctor___json_nargs=0
 _shtab_npgxctl_cache_ls__h_nargs=0
 _shtab_npgxctl_cache_ls___help_nargs=0
 _shtab_npgxctl_cache_ls___json_nargs=0
+_shtab_npgxctl_cache_list__h_nargs=0
+_shtab_npgxctl_cache_list___help_nargs=0
+_shtab_npgxctl_cache_list___json_nargs=0
 _shtab_npgxctl_cache_show__h_nargs=0
 _shtab_npgxctl_cache_show___help_nargs=0
 _shtab_npgxctl_cache_show___json_nargs=0

@@ -50,7 +50,7 @@ function _shtab_npgxctl_using
   test "$_shtab_npgxctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_npgxctl_commands status top jobs explain logs retry doctor cache 'cache ls' 'cache show' 'cache why' 'cache rm' 'cache clear' verify gc pin unpin pins import metrics trace config install-units completion drain shutdown
+set -g _shtab_npgxctl_commands status top jobs explain logs retry doctor cache 'cache ls' 'cache list' 'cache show' 'cache why' 'cache rm' 'cache clear' verify gc pin unpin pins import metrics trace config install-units completion drain shutdown
 set -g _shtab_npgxctl_opts_with_value --config --count --interval --op --output --program --root --socket
 
 complete -c npgxctl -e
@@ -99,6 +99,10 @@ complete -c npgxctl -n '_shtab_npgxctl_using cache; and test $_shtab_npgxctl_npo
 complete -c npgxctl -n '_shtab_npgxctl_using cache ls' -s h -l help -d 'show this help message and exit'
 complete -c npgxctl -n '_shtab_npgxctl_using cache ls' -l json -d 'print the document (docs/file-formats.md)'
 complete -c npgxctl -n '_shtab_npgxctl_using cache ls' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'ask the daemon at this socket'
+complete -c npgxctl -n '_shtab_npgxctl_using cache; and test $_shtab_npgxctl_npos -eq 0' -a list -d 'List entries, what cannot be cached and what is being built.'
+complete -c npgxctl -n '_shtab_npgxctl_using cache list' -s h -l help -d 'show this help message and exit'
+complete -c npgxctl -n '_shtab_npgxctl_using cache list' -l json -d 'print the document (docs/file-formats.md)'
+complete -c npgxctl -n '_shtab_npgxctl_using cache list' -l socket -xka "(__fish_complete_path (commandline -ct))" -d 'ask the daemon at this socket'
 complete -c npgxctl -n '_shtab_npgxctl_using cache; and test $_shtab_npgxctl_npos -eq 0' -a show -d 'Everything that is known of one entry.'
 complete -c npgxctl -n '_shtab_npgxctl_using cache show' -s h -l help -d 'show this help message and exit'
 complete -c npgxctl -n '_shtab_npgxctl_using cache show' -l json -d 'print the document (docs/file-formats.md)'

@@ -38,6 +38,7 @@ _shtab_npgxctl_commands() {
 _shtab_npgxctl_cache_commands() {
   local _commands=(
     clear:'Remove all entries of all users.'
+    list:'List entries, what cannot be cached and what is being built.'
     ls:'List entries, what cannot be cached and what is being built.'
     rm:'Remove entries.'
     show:'Everything that is known of one entry.'
@@ -71,6 +72,16 @@ _shtab_npgxctl_cache_clear_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_npgxctl_cache_clear_defaults_added=0
+
+_shtab_npgxctl_cache_list_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--json[print the document (docs\/file-formats.md)]"
+  "--socket[ask the daemon at this socket]:PATH:_files"
+  ":a key\'s first digits, or part of a label:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_npgxctl_cache_list_defaults_added=0
 
 _shtab_npgxctl_cache_ls_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -378,6 +389,7 @@ _shtab_npgxctl_cache() {
       curcontext="${curcontext%:*:*}:_shtab_npgxctl_cache-$line[1]:"
       case $line[1] in
         clear) _arguments -C -s $_shtab_npgxctl_cache_clear_options ;;
+        list) _arguments -C -s $_shtab_npgxctl_cache_list_options ;;
         ls) _arguments -C -s $_shtab_npgxctl_cache_ls_options ;;
         rm) _arguments -C -s $_shtab_npgxctl_cache_rm_options ;;
         show) _arguments -C -s $_shtab_npgxctl_cache_show_options ;;
