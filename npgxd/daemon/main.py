@@ -80,7 +80,7 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     for line in end_leftovers(stores.state.jobs):
         log.warning("an earlier life left a compiler running: %s", line)
     stores.recover()
-    keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints.json")
+    keyer = Keyer(config.toolchain.settings(), os.environ, stores.state.path / "fingerprints")
     read = partial(load, options.config, user=options.user, environ=os.environ)
     service = Service(Settings(config), stores, keyer, doors, read_config=read)
     service.catch_signals()

@@ -135,7 +135,7 @@ def default_memo(environ: Mapping[str, str]) -> Path | None:
         if not home.startswith("/"):
             return None
         base = f"{home}/.cache"
-    return Path(base, "npgxd", "toolchain.json")
+    return Path(base, "npgxd", "toolchain")
 
 
 def identity(

@@ -208,8 +208,8 @@ def test_fc71_a_broken_environment_never_fails_a_rank(environ: dict[str, str]) -
 
 
 def test_the_memo_lies_in_the_users_cache(cann: SimulatedCann, tmp_path: Path) -> None:
-    assert default_memo({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/npgxd/toolchain.json")
-    assert default_memo({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/npgxd/toolchain.json")
+    assert default_memo({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/npgxd/toolchain")
+    assert default_memo({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == Path("/h/.cache/npgxd/toolchain")
     assert default_memo({"HOME": ""}) is None
     first = identity({**cann.env(), "XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert identity({**cann.env(), "XDG_CACHE_HOME": str(tmp_path / "cache")}) == first

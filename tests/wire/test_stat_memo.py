@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.wire.stat_memo import QUIET_NS, StatMemo, signature, walk
+from npgxd.wire.file_facts import QUIET_NS, look
+from npgxd.wire.memo_files import MemoFiles, Told
+from npgxd.wire.memo_turn import turn
+from npgxd.wire.stat_memo import StatMemo
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +29,7 @@ def later() -> int:
 
 @pytest.fixture
 def memo_path(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "memo.json"
+    return tmp_path / "cache" / "memo"
 
 
 @pytest.fixture
@@ -163,9 +167,7 @@ def test_links_are_followed_and_loops_end(tree: Path, tmp_path: Path) -> None:
     (outside / "z").write_bytes(b"z")
     (tree / "out").symlink_to(outside)
     (tree / "a/up").symlink_to("..")
-    names = sorted(name for name, _, _ in walk(str(tree)))
-    assert "out/z" in names
-    assert len(names) == 3
+    assert look(str(tree)).names == ["a/b/y", "a/x", "out/z"]
     first = tree_of(tree)
     (outside / "z").write_bytes(b"changed")
     assert tree_of(tree) != first
@@ -205,74 +207,7 @@ def test_a_file_that_goes_during_the_walk_is_looked_for_again(tree: Path, monkey
 # ---- the memo on disk ------------------------------------------------------------------------------------------------
 
 
-def test_the_memo_is_private(tree: Path, memo_path: Path) -> None:
-    memo = StatMemo(memo_path, now=later)
-    memo.tree(str(tree))
-    memo.save()
-    for path in (memo_path, memo_path.with_name("memo.json.files")):
-        assert path.stat().st_mode & 0o777 == 0o600
-    assert memo_path.parent.stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in memo_path.parent.iterdir()) == ["memo.json", "memo.json.files"]
-
-
-def forge(path: Path, tree: Path) -> None:
-    """A memo that says something false of ``a/x``."""
-    name = str(tree / "a/x")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"schema": 1, "entries": {name: [*signature((tree / "a/x").stat()), "f" * 64]}}))
-
-
-def test_fc58_only_a_private_memo_of_ones_own_is_believed(tree: Path, memo_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = memo_path.with_name("memo.json.files")
-    name = str(tree / "a/x")
-    forge(files, tree)
-    files.chmod(0o600)
-    assert StatMemo(memo_path).digest(name) == "f" * 64  # so the forged one would be used
-    for mode in (0o620, 0o602, 0o644):
-        files.chmod(mode)
-        assert StatMemo(memo_path).digest(name) == sha(b"x")
-    files.chmod(0o600)
-    real = files.rename(files.with_name("real"))
-    files.symlink_to(real)
-    assert StatMemo(memo_path).digest(name) == sha(b"x")
-    files.unlink()
-    real.rename(files)
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    assert StatMemo(memo_path).digest(name) == sha(b"x")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b'{"schema": 2, "entries": {}}',
-        b'{"schema": 1}',
-        b'{"schema": 1, "entries": []}',
-        b'{"schema": 1, "entries": {"%s": [], "b": 7}}',
-        b'{"schema": 1, "entries": {"%s": ["a"]}}',
-        b"[" * 50_000,
-        b"\xff\xfe",
-    ],
-)
-def test_a_damaged_memo_is_as_good_as_none_and_is_replaced(tree: Path, memo_path: Path, content: bytes) -> None:
-    name = str(tree / "a/x")
-    memo_path.parent.mkdir()
-    for path in (memo_path, memo_path.with_name("memo.json.files")):
-        path.write_bytes(content.replace(b"%s", name.encode()))
-        path.chmod(0o600)
-    memo = StatMemo(memo_path, now=later)
-    expected = tree_of(tree)
-    assert (memo.digest(name), memo.tree(str(tree))) == (sha(b"x"), expected)
-    memo.save()
-    again = StatMemo(memo_path, now=later)
-    assert (again.digest(name), again.tree(str(tree)), again.hashed) == (sha(b"x"), expected, 0)
-
-
-def test_two_processes_keep_what_both_learned(tree: Path, memo_path: Path) -> None:
+def test_two_processes_keep_what_both_learned_of_single_files(tree: Path, memo_path: Path) -> None:
     one, other = StatMemo(memo_path, now=later), StatMemo(memo_path, now=later)
     one.digest(str(tree / "a/x"))
     other.digest(str(tree / "a/b/y"))
@@ -284,32 +219,122 @@ def test_two_processes_keep_what_both_learned(tree: Path, memo_path: Path) -> No
     assert both.hashed == 0
 
 
+def test_what_a_process_knows_of_a_tree_it_knows_of_each_file_and_the_other_way_round(tree: Path, memo_path: Path) -> None:
+    memo = StatMemo(memo_path, now=later)
+    memo.digest(str(tree / "a/x"))
+    memo.tree(str(tree))
+    memo.digest(str(tree / "a/b/y"))
+    assert memo.hashed == 2
+    memo.save()
+    again = StatMemo(memo_path, now=later)
+    for name in ("a/x", "a/b/y"):
+        again.digest(str(tree / name))
+    assert again.hashed == 0
+
+
+def test_the_young_files_of_a_tree_are_read_again_and_the_old_ones_are_kept(tree: Path, memo_path: Path) -> None:
+    moment = max(path.stat().st_ctime_ns for path in (tree / "a/x", tree / "a/b/y"))
+    os.utime(tree / "a/b/y", ns=(moment, moment + 10 * QUIET_NS))
+    expected = tree_of(tree)
+    for reads in (2, 1, 1):  # x is remembered, y is not, nor is the tree
+        memo = StatMemo(memo_path, now=lambda: moment + 2 * QUIET_NS)
+        assert (memo.tree(str(tree)), memo.hashed) == (expected, reads)
+        memo.save()
+    old = StatMemo(memo_path, now=later)
+    assert (old.tree(str(tree)), old.hashed) == (expected, 1)
+
+
+def test_a_tree_that_changes_while_it_is_read_is_not_remembered(
+    tree: Path, memo_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def change(path: str, *arguments: int, **named: int) -> int:
+        if str(path).endswith("a/x"):
+            (tree / "a/x").write_bytes(b"changed")
+        return real(path, *arguments, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", change)
+        StatMemo(memo_path, now=later).tree(str(tree))
+    assert MemoFiles(str(memo_path)).told(str(tree), 0) == Told(str(tree), tree.stat().st_dev, "", tree_of(tree))
+    assert StatMemo(memo_path, now=later).tree(str(tree)) == tree_of(tree)
+
+
 def test_a_memo_that_cannot_be_written_fails_nothing(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file" / "memo.json", tmp_path / "nul\0" / "memo.json"):
+    for place in (tmp_path / "file" / "memo", tmp_path / "nul\0" / "memo", tmp_path / "file"):
         memo = StatMemo(place, now=later)
         assert memo.digest(str(tree / "a/x")) == sha(b"x")
+        assert memo.tree(str(tree)) == tree_of(tree)
         memo.save()
-
-
-def test_the_memo_is_bounded(tree: Path, memo_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.wire.stat_memo._MAX_ENTRIES", 10)
-    for at in range(30):
-        path = tree / str(at)
-        path.touch()
-        memo = StatMemo(memo_path, now=later)
-        memo.digest(str(path))
-        memo.save()
-    kept = json.loads(memo_path.with_name("memo.json.files").read_text())["entries"]
-    assert 0 < len(kept) <= 10
-    assert str(tree / "29") in kept
 
 
 def test_names_that_are_not_utf8_are_digested_all_the_same(tree: Path, memo_path: Path) -> None:
     with open(os.fsencode(tree) + b"/\xff\xfe", "wb") as opened:  # noqa: PTH123 -- a name that is no text
         opened.write(b"x")
+    odd = os.fsdecode(os.fsencode(tree) + b"/\xff\xfe")
     memo = StatMemo(memo_path, now=later)
-    digest = memo.tree(str(tree))
+    digests = memo.tree(str(tree)), memo.tree(odd), memo.digest(odd)
     memo.save()
     again = StatMemo(memo_path, now=later)
-    assert (again.tree(str(tree)), again.hashed) == (digest, 0)
+    assert ((again.tree(str(tree)), again.tree(odd), again.digest(odd)), again.hashed) == (digests, 0)
+
+
+def test_a_time_in_a_far_future_fails_nothing_and_is_never_trusted(tree: Path, memo_path: Path) -> None:
+    seconds = 2**34 - 2**31  # the last that ext4 can tell, in 2446: more nanoseconds than 64 bits hold
+    os.utime(tree / "a/x", (seconds, seconds))
+    for _ in range(2):
+        memo = StatMemo(memo_path, now=later)
+        assert (memo.digest(str(tree / "a/x")), memo.tree(str(tree))) == (sha(b"x"), tree_of(tree))
+        memo.save()
+        assert memo.hashed > 0
+
+
+# ---- several at once -------------------------------------------------------------------------------------------------
+
+MEET = """
+import sys, time
+from npgxd.wire.memo_files import MemoFiles, Told
+from npgxd.wire.memo_turn import turn
+from npgxd.wire import memo_turn
+from npgxd.wire.stat_memo import StatMemo
+from pathlib import Path
+memo_turn.SILENCE_S = memo_turn.LONGEST_S = 60.0  # whatever else runs on this machine
+sys.stdin.readline()
+memo = StatMemo(Path(sys.argv[1]), now=lambda: time.time_ns() + 3_600_000_000_000)
+print(memo.tree(sys.argv[2]), memo.hashed)
+"""
+
+
+def test_of_processes_that_meet_a_changed_tree_at_once_one_reads_it(tree: Path, memo_path: Path) -> None:
+    for number in range(500):
+        (tree / f"a/b/{number}").write_bytes(b"%d" % number * 50_000)
+    command = [sys.executable, "-c", MEET, str(memo_path), str(tree)]
+    ranks = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("go\n")
+        rank.stdin.flush()
+    told = [rank.communicate()[0].split() for rank in ranks]
+    assert {digest for digest, _ in told} == {tree_of(tree)}
+    assert sorted(int(read) for _, read in told) == [0, 0, 0, 502]
+
+
+def test_a_tree_that_another_process_reads_for_ever_is_read_here(
+    tree: Path, memo_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npgxd.wire.memo_turn.SILENCE_S", 0.05)
+    with turn(MemoFiles(str(memo_path)).lock_path(str(tree)), lambda: False):
+        memo = StatMemo(memo_path, now=later)
+        assert (memo.tree(str(tree)), memo.hashed) == (tree_of(tree), 2)
+    assert StatMemo(memo_path, now=later).tree(str(tree)) == tree_of(tree)
+
+
+def test_a_young_tree_waits_for_nobody_since_nobody_can_tell_of_it(
+    tree: Path, memo_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npgxd.wire.memo_turn.time.sleep", lambda _: pytest.fail("it waited"))
+    os.utime(tree / "a/x", ns=(0, time.time_ns() + 10**15))
+    with turn(MemoFiles(str(memo_path)).lock_path(str(tree)), lambda: False):
+        assert StatMemo(memo_path, now=later).tree(str(tree)) == tree_of(tree)

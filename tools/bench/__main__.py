@@ -16,7 +16,20 @@ from pathlib import Path
 
 import psutil
 
-from tools.bench import cache, call_check, cold_clients, files, flood, fuzz, library, lookups, schedule, simulated_schedule, soak
+from tools.bench import (
+    cache,
+    call_check,
+    cold_clients,
+    files,
+    flood,
+    fuzz,
+    identity,
+    library,
+    lookups,
+    schedule,
+    simulated_schedule,
+    soak,
+)
 from tools.cann_sim import Costs, records
 from tools.cann_sim.compiler.record import Record
 from tools.demo.children import Children
@@ -165,6 +178,7 @@ BENCHES: dict[str, Bench] = {
     "fuzz": fuzz.fuzz,
     "publish": files.publish,
     "fingerprint": files.fingerprint,
+    "identity": identity.identity,
     "cache": cache.cache,
     "call": call_check.call_check,
     "lookups": lookups.lookups,
