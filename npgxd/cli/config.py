@@ -15,7 +15,7 @@ from npgxd.cli.page import Line, Tone, show
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from npgxd.config import Config
 
@@ -35,7 +35,7 @@ def _run(options: argparse.Namespace) -> int:
     from npgxd.config import load  # noqa: PLC0415 -- npgxctl status need not read it
 
     config = load(options.config, user=options.user, environ=os.environ)
-    told = [entry for entry in _entries(config) if not options.only_set or entry["origin"] != DEFAULT]
+    told = [entry for entry in _entries(config, os.environ) if not options.only_set or entry["origin"] != DEFAULT]
     if options.json:
         print(json.dumps({"schema": SCHEMA, "source": config.source, "keys": told}, indent=2))
         return Exit.OK
@@ -43,8 +43,8 @@ def _run(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _entries(config: Config) -> Iterator[dict[str, Any]]:
-    from npgxd.config import SECTIONS, needs_restart  # noqa: PLC0415 -- as above
+def _entries(config: Config, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    from npgxd.config import SECTIONS, from_text, needs_restart  # noqa: PLC0415 -- as above
 
     used = {"daemon.state_dir": config.state_dir, "daemon.runtime_dir": config.runtime_dir}
     for section, kind in SECTIONS.items():
@@ -52,11 +52,15 @@ def _entries(config: Config) -> Iterator[dict[str, Any]]:
             name = f"{section}.{item.name}"
             value = used.get(name, getattr(getattr(config, section), item.name))
             plain = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+            origin = config.origins.get(name, DEFAULT)
+            variable = item.metadata.get("variable", "")
+            if not plain and environ.get(variable):  # where no key says it, the daemon goes by CANN's own variables
+                plain, origin = from_text(item.default, environ[variable]), variable
             yield {
                 "section": section,
                 "key": item.name,
                 "value": plain,
-                "origin": config.origins.get(name, DEFAULT),
+                "origin": origin,
                 "meaning": item.metadata["meaning"],
                 "restart": needs_restart(name),
             }
@@ -78,10 +82,8 @@ def _lines(config: Config, told: list[dict[str, Any]], *, show_origin: bool) -> 
 
 
 def _toml(value: object) -> str:
-    """As a configuration file has it; what has no value is shown as such."""
-    if value is None:
-        return '""  (from the environment)'
-    return json.dumps(value, ensure_ascii=False)
+    """As a configuration file has it."""
+    return json.dumps("" if value is None else value, ensure_ascii=False)
 
 
 COMMAND = Command("config", "show the configuration that a daemon would start with here", CONFIG_TABLE, _configure, _run)

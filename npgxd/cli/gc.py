@@ -15,6 +15,9 @@ from npgxd.wire.printable import counted
 if TYPE_CHECKING:
     import argparse
 
+_SPARED = "within the limits"
+"""Kernels that could go, and would not make up what is missing."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of ``npgxctl gc``."""
@@ -67,7 +70,10 @@ def page(document: object) -> list[Line]:
             "more is kept than [store] max_gb allows" if report.flag("over") else "less is free than [store] min_free_gb asks for"
         )
         remedy = "end processes that hold leases, unpin (npgxctl pins), raise the limit, or free space on the disk"
-        lines.append(Line("limits", f"{what}, and the rest is needed: {remedy}", Tone.BAD, mark="NOT MET"))
+        text = f"{what}, and the rest is needed: {remedy}"
+        if spared := kept.count(_SPARED):
+            text = f"{what}, and the {spared} that nobody needs would not be enough, so they stay: free space on the disk, or lower it"
+        lines.append(Line("limits", text, Tone.BAD, mark="NOT MET"))
     return lines
 
 

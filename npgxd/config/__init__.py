@@ -19,7 +19,7 @@ from npgxd.config._sections import (
     ToolchainSection,
 )
 from npgxd.config._settings import Change, Settings, needs_restart
-from npgxd.config._values import address_of
+from npgxd.config._values import address_of, from_text
 
 __all__ = [
     "SECTIONS",
@@ -38,6 +38,7 @@ __all__ = [
     "StoreSection",
     "ToolchainSection",
     "address_of",
+    "from_text",
     "load",
     "needs_restart",
 ]

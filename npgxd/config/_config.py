@@ -88,15 +88,21 @@ def _sections(layer: Layer) -> dict[str, dict[str, object]]:
     told: dict[str, dict[str, object]] = {}
     for name, values in layer.table.items():
         if name not in SECTIONS:
-            raise ConfigError(f"{layer.origin}: unknown section [{name}]", hint=suggest(name, SECTIONS))
+            raise ConfigError(f"{layer.origin}: unknown section [{name}]", hint=_placed(name) or suggest(name, SECTIONS))
         if not isinstance(values, dict):
             raise ConfigError(f"{layer.origin}: {name} must be a section", hint=f"write it as [{name}]")
         known = {item.name: item for item in fields(SECTIONS[name])}
         told[name] = {}
         for key, value in values.items():
             if key not in known:
-                raise ConfigError(f"{layer.origin}: unknown key '{key}' in [{name}]", hint=suggest(key, known))
+                raise ConfigError(f"{layer.origin}: unknown key '{key}' in [{name}]", hint=_placed(key) or suggest(key, known))
             item = known[key]
             given = from_text(item.default, value) if layer.text else value
             told[name][key] = checked(f"{layer.origin}: [{name}] {key}", item.default, item.metadata, given)
     return told
+
+
+def _placed(name: str) -> str:
+    """A hint for what is a key of another section; empty if it is none."""
+    places = [f"[{section}]" for section, kind in SECTIONS.items() if name in {item.name for item in fields(kind)}]
+    return f"'{name}' is a key of {' and of '.join(places)}: write it below that line" if places else ""

@@ -1,6 +1,7 @@
 """The sections of the configuration: every key with its type, bound, default and meaning.
 
-docs/configuration.md lists the same keys.  ``restart`` marks those that a reload cannot change.
+docs/configuration.md lists the same keys.  ``restart`` marks those that a reload cannot change; ``variable`` is what counts for a key
+that is not set anywhere.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class DaemonSection:
 class ToolchainSection:
     """``[toolchain]``: which CANN to compile with. Empty values come from the daemon's environment."""
 
-    home: Path | None = _key(None, "ASCEND_HOME_PATH", restart=True)
-    opp: Path | None = _key(None, "ASCEND_OPP_PATH", restart=True)
-    custom_opp: tuple[str, ...] = _key((), "the paths of ASCEND_CUSTOM_OPP_PATH, in search order", restart=True)
-    soc: str = _key("", "full SoC name as aclrtGetSocName gives it, for example Ascend910B3", restart=True)
+    home: Path | None = _key(None, "ASCEND_HOME_PATH", restart=True, variable="ASCEND_HOME_PATH")
+    opp: Path | None = _key(None, "ASCEND_OPP_PATH", restart=True, variable="ASCEND_OPP_PATH")
+    custom_opp: tuple[str, ...] = _key(
+        (), "the paths of ASCEND_CUSTOM_OPP_PATH, in search order", restart=True, variable="ASCEND_CUSTOM_OPP_PATH"
+    )
+    soc: str = _key("", "full SoC name as aclrtGetSocName gives it, for example Ascend910B3", restart=True, variable="NPGXD_SOC")
     vector_cores: int = _key(0, "vector cores that ranks may use; 0: not stated", low=0, high=10_000, restart=True)
     cube_cores: int = _key(0, "cube cores that ranks may use; 0: not stated", low=0, high=10_000, restart=True)
 

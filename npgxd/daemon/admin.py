@@ -84,7 +84,7 @@ class AdminPort:
             number = envelope.id
             _check(peer)
             message = admin.parse(envelope, admin.REQUESTS)
-            level = logging.DEBUG if envelope.op in _LOOKS else logging.INFO
+            level = logging.DEBUG if _looks(message) else logging.INFO
             log.log(level, "administration: uid %d pid %d asks for %s", peer.uid, peer.pid, envelope.op)
             done = self._acts.do(message, envelope.frames, peer, self._clock())
         except NpgxError as error:
@@ -140,6 +140,11 @@ class AdminPort:
             self._socket.send_multipart([identity, *encode(message, number, frames or [])], zmq.NOBLOCK)
         except zmq.ZMQError as error:  # whoever asked has gone; what was asked for is done all the same
             log.debug("an administrator cannot be told: %s", error)
+
+
+def _looks(message: Message) -> bool:
+    """Whether it changes nothing."""
+    return message.op in _LOOKS or (isinstance(message, admin.Gc) and message.dry_run)
 
 
 def _check(peer: PeerCredentials) -> None:

@@ -109,6 +109,7 @@ class Dispatcher:
         self._look_at = float("-inf")
         self.housekeeping: Housekeeping | None = None
         """Makes room before a compile; without one there is always room."""
+        self._look()
 
     @property
     def _most_workers(self) -> int:
@@ -118,6 +119,12 @@ class Dispatcher:
         """The configuration was reloaded: more, or less, may be started from now on."""
         self._pool.limit, self._seen = self._most_workers, None
         self._stuck.stall_s = self._config.compile.stall_s
+        self._look()
+
+    def _look(self) -> None:
+        """What the machine grants is told from the start, and after a reload, not only once something is compiled."""
+        memory = self._stores.costs.memory_bytes(toolchain_name(self._keyer.toolchain))
+        self._capacity.slots(self._busy(), memory, float("-inf"))
 
     @property
     def busy(self) -> int:

@@ -223,7 +223,7 @@ class Housekeeping:
             "removal: %s; %.0f ms of work in %.0f ms",
             report.line(),
             task.busy_s * 1000,
-            (now - task.began) * 1000,
+            max(now - task.began, task.busy_s) * 1000,  # a pass may begin and end within one turn of the loop
         )
         if report.short:
             self._no_room_until = now + RETRY_S

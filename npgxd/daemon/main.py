@@ -93,7 +93,7 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
         config.state_dir,
         counted(stores.kernels.count(), "kernel"),
         counted(resumed, "round"),
-        keyer.describe(),
+        keyer.describe() if keyer.toolchain is not None else "no usable CANN toolchain",
     )
     service.run()
     log.info("stopped; what was waiting is taken up at the next start")

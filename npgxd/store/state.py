@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import secrets
+import stat
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import AlreadyRunning, StateRefused, StoreError
@@ -67,6 +68,8 @@ class StateDirectory:
         with explained("make the state directory", path):
             _make_place(path, disk)
             facts = path.stat()
+        if not stat.S_ISDIR(facts.st_mode):
+            raise StateRefused(f"the state directory {path} is no directory", hint="remove it, or set another state_dir")
         if facts.st_uid != os.geteuid():
             raise StateRefused(
                 f"the state directory {path} belongs to uid {facts.st_uid}, this process runs as uid {os.geteuid()}",

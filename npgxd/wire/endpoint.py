@@ -82,10 +82,12 @@ def prepare_runtime_directory(directory: Path, mode: int = 0o700) -> None:
         raise ConfigError(f"cannot make the runtime directory {directory}: {error.strerror}", hint=hint) from error
     if not stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"the runtime directory {directory} is a link or a file", hint=hint)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"the runtime directory {directory} belongs to uid {found.st_uid}", hint=hint)
+    if stat.S_IMODE(found.st_mode) & 0o022:  # also as engines mount a tmpfs or an emptyDir
         raise ConfigError(
-            f"the runtime directory {directory} belongs to uid {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}",
-            hint=hint,
+            f"the runtime directory {directory} has mode {stat.S_IMODE(found.st_mode):04o}: others could put their sockets in it",
+            hint=f"chmod go-w {directory}, or name another runtime_dir",
         )
 
 

@@ -26,12 +26,9 @@ def soc_family(soc: str) -> str:
     if family is None and _950.fullmatch(soc):
         family = "ascend950"
     if family is None:
-        known = ", ".join(sorted(_FAMILY_OF))
-        raise ToolchainError(
-            f"unknown SoC {soc[:64]!r}",
-            hint=f"use the full name that aclrtGetSocName gives; known: {known}, Ascend950*",
-            soc=soc[:64],
-        )
+        meant = next((name for name in _FAMILY_OF if name.lower() == soc.lower()), "")
+        known = f"use the full name that aclrtGetSocName gives; known: {', '.join(sorted(_FAMILY_OF))}, Ascend950*"
+        raise ToolchainError(f"unknown SoC {soc[:64]!r}", hint=f"did you mean {meant}?" if meant else known, soc=soc[:64])
     return family
 
 

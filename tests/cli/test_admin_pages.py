@@ -76,6 +76,8 @@ def test_gc_tells_what_went_what_stayed_and_why():
             "unpin (npgxctl pins), raise the limit, or free space on the disk"
         ),
     ]
+    short = {**report, "over": False, "short": True, "kept": {"leased": 2, "within the limits": 3}}
+    assert "and the 3 that nobody needs would not be enough, so they stay" in plain(gc.page(short))[-1]
     assert gc.exit_code(report) is Exit.PROBLEMS
     assert gc.exit_code({**report, "over": False}) is Exit.OK
 

@@ -28,6 +28,27 @@ def test_every_value_is_shown_with_where_it_is_written(
     assert 'state_dir = "/var/lib/npgxd"    # default; a change needs a restart' in shown
 
 
+def test_what_comes_from_canns_own_variables_is_shown_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_file = tmp_path / "npgxd.toml"
+    main_file.write_text('[toolchain]\nopp = "/b/opp"\n')
+    for name, value in (
+        ("ASCEND_HOME_PATH", "/a"),
+        ("ASCEND_OPP_PATH", "/a/opp"),
+        ("ASCEND_CUSTOM_OPP_PATH", "/c:/d"),
+        ("NPGXD_SOC", "Ascend910B3"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert main(["config", "--config", str(main_file), "--show-origin"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert 'home = "/a"    # ASCEND_HOME_PATH; a change needs a restart' in shown
+    assert f'opp = "/b/opp"    # {main_file}; a change needs a restart' in shown
+    assert 'custom_opp = ["/c", "/d"]    # ASCEND_CUSTOM_OPP_PATH; a change needs a restart' in shown
+    assert 'soc = "Ascend910B3"    # NPGXD_SOC; a change needs a restart' in shown
+    assert 'textfile = ""    # default' in shown
+
+
 def test_json_has_a_schema_and_only_what_is_set_can_be_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,18 @@ def test_without_a_daemon_it_ends_with_1_and_says_how_to_start_one(alone: Path, 
     assert "1 to mend" in capsys.readouterr().out
 
 
+def test_a_configuration_with_which_no_daemon_can_start_is_told_where_none_answers(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = alone / "npgxd.toml"
+    wrong.write_text("[compile]\nworker = 3\n")
+    monkeypatch.setenv("NPGXD_CONFIG", str(wrong))
+    assert main(["doctor"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"config bad {wrong}: unknown key 'worker' in [compile] do: did you mean 'workers'?" in shown
+    assert "why one ended: journalctl -eu npgxd" in shown
+
+
 def test_every_finding_that_is_not_good_says_what_to_do(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (alone / "static_kernel_compile_outputs" / "ts1_pid2_outputs").mkdir(parents=True)
     main(["doctor", "--json"])

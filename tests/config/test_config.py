@@ -48,6 +48,9 @@ def test_every_value_is_taken_and_the_rest_has_its_default(tmp_path: Path) -> No
     ("text", "said"),
     [
         ("[compile]\nworker = 3", "did you mean 'workers'"),
+        ("workers = 3", "'workers' is a key of [compile]: write it below that line"),
+        ("[daemon]\nworkers = 3", "'workers' is a key of [compile]"),
+        ("[daemon]\nmax_gb = 3", "'max_gb' is a key of [store] and of [cache]"),
         ("[compiler]\nworkers = 3", "did you mean 'compile'"),
         ("[compile]\nworkers = -1", "an integer from 0 to 256"),
         ("[compile]\nworkers = true", "an integer"),

@@ -163,6 +163,13 @@ def test_a_path_that_no_message_can_carry_is_refused(tmp_path: Path) -> None:
         StateDirectory.open(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
 
 
+def test_a_file_in_its_place_is_refused_for_good(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("mine")
+    with pytest.raises(StateRefused, match="is no directory"):
+        StateDirectory.open(tmp_path / "state")
+    assert (tmp_path / "state").read_text() == "mine"
+
+
 def test_another_owner_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(StateRefused, match="belongs to uid"):

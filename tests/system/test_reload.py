@@ -28,6 +28,9 @@ def test_a_reload_applies_what_it_can_and_names_what_needs_a_restart(make_node: 
     node = make_node()
     node.settings["limits"] = {"rounds": 1}
     node.start()
+    before = node.status()
+    assert before is not None
+    assert before["workers"]["processes"] == 2, "what may be started is known before anything is"
     assert node.rank(matmuls(16)).outcome()["state"] == "INSTALLED"
     node.settings["compile"] |= {"workers": 1, "jobs": 1}
     node.settings["daemon"] |= {"log_level": "warning"}
@@ -42,7 +45,7 @@ def test_a_reload_applies_what_it_can_and_names_what_needs_a_restart(make_node: 
     assert "these need a restart, until which the old values count: toolchain.vector_cores" in log
     after = node.status()
     assert after is not None
-    assert after["workers"]["limit"] == 1
+    assert (after["workers"]["limit"], after["workers"]["processes"]) == (1, 1)
     assert after["removal"]["max_bytes"] == 7_000_000_000
     assert node.rank(matmuls(16, 32)).outcome()["state"] == "INSTALLED"
     assert node.log.read_text() == log  # INFO is not logged any more

@@ -52,8 +52,28 @@ def check(status: Node, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(Grade.NOTE, TOPIC, f"it is a user's own, at {where}", "ranks of other users do not use it")
 
 
+def check_absent(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What would keep a daemon from starting here, where none answers."""
+    from npgxd.config import SYSTEM_CONFIG, load  # noqa: PLC0415 -- where a daemon answers, its configuration is good
+
+    try:
+        config = load(None, user=bool(os.geteuid()) and not SYSTEM_CONFIG.exists(), environ=environ)
+    except NpgxError as error:
+        yield Finding(Grade.BAD, "config", error.message, error.hint)
+        return
+    if config.state_dir.is_dir():
+        disk = os.statvfs(config.state_dir)
+        if not disk.f_bavail:
+            yield Finding(
+                Grade.BAD,
+                "state",
+                f"not one byte is free on the disk of {config.state_dir}",
+                "free some there, or set another state_dir",
+            )
+
+
 def _remedy(environ: Mapping[str, str]) -> str:
-    start = "systemctl enable --now npgxd, or npgxd --user for yourself alone"
+    start = "systemctl enable --now npgxd, or npgxd --user for yourself alone; why one ended: journalctl -eu npgxd"
     directory = SYSTEM_RUNTIME_DIRECTORY
     if environ.get("NPGXD_SOCKET"):
         return f"NPGXD_SOCKET is set, so no other place is tried: unset it, or {start}"
