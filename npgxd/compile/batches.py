@@ -67,12 +67,17 @@ def longest_first(items: Iterable[PlanItem]) -> list[PlanItem]:
 
 def makespan(items: Sequence[PlanItem], processes: int) -> float:
     """Seconds until the last of ``items`` (longest first) has ended, when each free process takes the next one."""
+    return last_end([item.cost_s for item in items], processes)
+
+
+def last_end(costs: Sequence[float], processes: int) -> float:
+    """The same for kernels with these costs, in whatever order."""
     count = max(processes, 1)
-    if count >= len(items):
-        return max((item.cost_s for item in items), default=0.0)
+    if count >= len(costs):
+        return max(costs, default=0.0)
     loads = [0.0] * count
-    for item in items:
-        heapq.heapreplace(loads, loads[0] + item.cost_s)
+    for cost in costs:
+        heapq.heapreplace(loads, loads[0] + cost)
     return max(loads)
 
 

@@ -71,6 +71,7 @@ class Costs:
     def __init__(self, rows: Iterable[Estimate] = ()) -> None:
         self._known = {row.name: row for row in rows}
         self._typical: float | None = None
+        self._kernel_s, self._start_up_s = KERNEL_S, START_UP_S
 
     @property
     def known(self) -> bool:
@@ -87,7 +88,7 @@ class Costs:
 
     def start_up_s(self, toolchain: str) -> float:
         """Seconds from op_compiler's start to its first kernel."""
-        return self._mean(f"start-up/{toolchain}", START_UP_S)
+        return self._mean(f"start-up/{toolchain}", self._start_up_s)
 
     def ending_s(self, toolchain: str) -> float:
         """Seconds from op_compiler's end until its kernels can be published."""
@@ -96,6 +97,10 @@ class Costs:
     def memory_bytes(self, toolchain: str) -> int:
         """The most that one process of a run takes of memory."""
         return int(self._mean(f"memory/{toolchain}", MEMORY_BYTES))
+
+    def suppose(self, kernel_s: float, start_up_s: float) -> None:
+        """What the first run seems to have taken, for each kernel and to start, counts in place of the priors until its result tells."""
+        self._kernel_s, self._start_up_s, self._typical = kernel_s, start_up_s, None
 
     def learn(self, kernels: Iterable[KernelSeen], toolchain: str = "", run: RunSeen | None = None) -> list[Estimate]:
         """Let measurements flow in; the estimates that have changed, to be kept."""
@@ -123,7 +128,7 @@ class Costs:
         """What a kernel costs of which nothing is known: the median over op types, which one slow operator does not move."""
         if self._typical is None:
             kinds = [row.mean for name, row in self._known.items() if name.startswith("op/") and name.count("/") == 1]
-            self._typical = median(kinds) if kinds else KERNEL_S
+            self._typical = median(kinds) if kinds else self._kernel_s
         return self._typical
 
 

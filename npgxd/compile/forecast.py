@@ -34,17 +34,38 @@ class Node:
     running: tuple[Run, ...] = ()
 
 
-def run_left_s(estimate_s: float, elapsed_s: float, start_up_s: float, done: int, total: int) -> float | None:
-    """Seconds that a run still takes: as estimated, until it is late; then as its own progress tells; None if that tells nothing.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a run is. Seconds; ``estimate_s`` and ``elapsed_s`` are of the whole run, start-up and ending included.
 
-    ``estimate_s`` and ``elapsed_s`` are of the whole run, start-up and ending included.
+    ``part`` is how much of its kernels' work is done (0 to 1).
     """
-    if elapsed_s < estimate_s:
-        return estimate_s - elapsed_s
-    worked = elapsed_s - start_up_s
-    if 0 < done < total and worked > 0:
-        return worked * (total - done) / done
-    return None
+
+    estimate_s: float
+    elapsed_s: float
+    start_up_s: float
+    part: float = 0.0
+
+
+def run_left_s(run: Standing) -> float | None:
+    """Seconds that a run still takes: as estimated, and the more it has done, the more as its own progress tells.
+
+    When it is late only its progress counts; None if that tells nothing.
+    """
+    planned = run.estimate_s - run.elapsed_s
+    worked = run.elapsed_s - run.start_up_s
+    told = worked * (1 - run.part) / run.part if 0 < run.part < 1 and worked > 0 else None
+    if planned <= 0 or told is None:
+        return planned if planned > 0 else told
+    return planned + (told - planned) * run.part
+
+
+def part_done(costs: Sequence[float], processes: int, done: int) -> float:
+    """How much of the work of a run is done (0 to 1): that of its first ``done`` kernels, and half of what is at work then."""
+    total = sum(costs)
+    if not done or total <= 0:
+        return 0.0
+    return (sum(costs[:done]) + sum(costs[done : done + processes]) / 2) / total
 
 
 def queued_s(own_s: float, longest_s: float, others_s: Sequence[float], node: Node) -> float:

@@ -8,8 +8,9 @@ Each job that waits for kernels has a queue.  Promise:
   part to smaller queues that could start now.
 - Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
   start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
-- Lanes: a large job that has the node to itself runs in two batches that end in turns, each on half the slots and for twice as long: a
-  start-up then leaves only half the slots idle, and whoever comes waits no longer for the next end.
+- Lanes: a job that has the node to itself and needs more than one batch runs in two that end in turns, each on half the slots and for
+  twice as long, or in three, if it is large: a start-up then leaves only a part of the slots idle, and whoever comes waits no longer for
+  the next end.  Where what is left can end on all lanes at the same time, it does: what runs counts with what it still takes.
 - Patience: within a queue the costly come before the cheap, and what is under suspicion last; but what newer keys have passed for
   longer than two batches may take is next, so that a job that keeps asking starves none of its own.
 - Bounds: of a queue the first ``WINDOW`` keys are looked at, those that have waited longest, so that planning is as quick with any number.
@@ -31,13 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from npgxd.compile.batches import PlanItem
+    from npgxd.compile.forecast import Run
 
 PATIENCE: Final = 2
 """A key is passed over by newer ones of its queue for at most so many times ``batch_s``."""
 START_UPS: Final = 10
 """A batch that nobody waits behind may take so many start-ups."""
+LANES: Final = 3
+"""So many batches of one job at a time, at most: each has a start-up of its own."""
 LARGE: Final = 3
-"""A job is run in lanes if it takes more than so many such batches on all slots: a smaller one is done sooner without."""
+"""A job has as many as that if it takes more than so many such batches on all slots, else two."""
+GAP: Final = 1.5
+"""Two batches end in turns if no more than so many times the distance lies between their ends that there is to be."""
 WINDOW: Final = 4096
 """Many times what a batch holds, and milliseconds to look through."""
 
@@ -76,13 +82,14 @@ class Queue(Protocol):
 class Slots:
     """Compiler processes: how many are granted, how many are free, and how many of the others are background work's.
 
-    ``runs`` is how many more op_compiler runs may be started.
+    ``runs`` is how many more op_compiler runs may be started; ``running``, what those that were still take of their slots.
     """
 
     total: int
     free: int
     runs: int
     background: int = 0
+    running: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ def next_batch(queues: Iterable[Queue], slots: Slots, terms: Terms) -> Planned |
         share = share if len(endless) == len(items) else min(share, max(1, slots.total // 2))
         items = endless
     elif not behind:
-        share, bound = _lane(first, share, bound, slots)
+        share, bound = _lane(first, share, bound, slots, terms.start_up_s)
     batch, left = fill(items, share, bound)
     if left:
         longer, rest = fill(items, share, bound + terms.start_up_s)
@@ -166,16 +173,36 @@ def _share(first: Queue, behind: Sequence[Queue], free: int, runs: int) -> int:
     return max(fair, free - wanted)
 
 
-def _lane(first: Queue, share: int, bound: float, slots: Slots) -> tuple[int, float]:
+def _lane(first: Queue, free: int, bound: float, slots: Slots, start_up_s: float) -> tuple[int, float]:
     """How many slots, and how many seconds, the next batch of a job may have that nobody waits behind."""
-    half = math.ceil(slots.total / 2)
-    whole = first.cost_s / slots.total
-    if share > half and slots.runs > 1 and whole > LARGE * bound:
-        return half, bound  # the first of the two is short, so that they end in turns
-    if share <= half < slots.total and first.running:
-        # The last ones end together: the other lane is taken to be half-way, and has its part of what is left.
-        return share, min(2 * bound, bound / 2 + whole)
-    return share, bound
+    beside = len(slots.running)
+    whole = (first.cost_s + sum(run.processes * run.left_s for run in slots.running)) / slots.total
+    wanted = 1 if whole <= bound + start_up_s else 2 if whole <= LARGE * bound else LANES
+    lanes = min(max(wanted, beside + 1), LANES, beside + slots.runs, slots.total)
+    if lanes == 1 or first.background:
+        return free, bound
+    end, step = 0.0, bound + start_up_s / lanes
+    for run in sorted(slots.running, key=lambda run: run.left_s):
+        if run.left_s > end + GAP * step:
+            break  # nothing would end for long
+        end = run.left_s
+    length = max(bound, min(lanes * bound, end + step - start_up_s))
+    return math.ceil(free / max(1, lanes - beside)), min(length, _level(first.cost_s, free, slots.running, start_up_s))
+
+
+def _level(work_s: float, free: int, running: Iterable[Run], start_up_s: float) -> float:
+    """Seconds of kernels after which all of the work has ended at once, if whatever runs goes on with a part of it when it ends.
+
+    What ends too late for more than a start-up has no part of it.
+    """
+    level, width = work_s / free, free
+    for run in sorted(running, key=lambda run: run.left_s):
+        if level <= run.left_s + start_up_s:
+            break
+        work_s += run.processes * run.left_s
+        width += run.processes
+        level = work_s / width
+    return level
 
 
 def _outside(one: Queue, first: Queue, most: int) -> int:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from npgxd.compile import (
@@ -73,7 +73,6 @@ class _Running:
     needs: dict[str, Need]
     started_at: float
     background: bool
-    estimate_s: float
     done: int = 0
     current: tuple[str, ...] = ()
     ending: bool = False
@@ -159,7 +158,7 @@ class Dispatcher:
                     "processes": running.job.spec.jobs,
                     "background": running.background,
                     "elapsed_s": round(now - running.started_at, 3),
-                    "expected_s": round(running.estimate_s, 3),
+                    "expected_s": round(self._coordinator.prospects.expected_s(running.job.spec.job_id), 3),
                     "deadline_s": running.job.spec.deadline_s,
                     "silent_s": round(self._stuck.silent_s(running.job.spec.job_id, now), 3),
                 }
@@ -212,7 +211,7 @@ class Dispatcher:
         toolchain = self._keyer.toolchain
         name = toolchain_name(toolchain)
         costs, prospects = self._stores.costs, self._coordinator.prospects
-        slots = self._capacity.slots(self._busy(), costs.memory_bytes(name), now)
+        slots = replace(self._capacity.slots(self._busy(), costs.memory_bytes(name), now), running=prospects.running(now))
         prospects.toolchain, prospects.slots, prospects.runs = name, slots.total, self._capacity.runs
         terms = Terms(self._config.compile.batch_s, costs.start_up_s(name))
         planned = next_batch(self._coordinator.flights.queues(), slots, terms)
@@ -256,9 +255,8 @@ class Dispatcher:
         flights.start(needs, spec.job_id, planned.processes, planned.queues)
         self.history.begun(spec.job_id, company.uid, needs, time.time())
         self._coordinator.trace.job(spec.job_id, [need.record.op_type for need in needs.values()], spec.jobs, now)
-        estimate_s = terms.start_up_s + planned.estimate_s
-        self._running[job.fileno()] = _Running(job, needs, now, planned.background, estimate_s)
-        self._coordinator.prospects.began(spec.job_id, len(needs), spec.jobs, planned.estimate_s, terms, now)
+        self._running[job.fileno()] = _Running(job, needs, now, planned.background)
+        self._coordinator.prospects.began(spec.job_id, needs, spec.jobs, terms, now)
         self._coordinator.compiling(needs, now)
         self._stuck.began(job, needs, now)
         log.info(
@@ -267,7 +265,7 @@ class Dispatcher:
             counted(len(needs), "kernel"),
             spec.jobs,
             ", ".join(planned.queues),
-            estimate_s,
+            terms.start_up_s + planned.estimate_s,
         )
         return True
 
@@ -346,6 +344,7 @@ class Dispatcher:
             elif isinstance(event, JobEnding):
                 running.ending = True
                 self._stuck.ending(running.job.spec.job_id, now)
+                self._coordinator.prospects.ending(running.job.spec.job_id, now)
             elif isinstance(event, JobResult):
                 name = toolchain_name(self._keyer.toolchain)
                 running.result = self._results.begin(running.job.spec.job_id, running.needs, event, name)
@@ -356,7 +355,7 @@ class Dispatcher:
     def _progress(self, running: _Running, event: JobProgress, now: float) -> None:
         running.done, running.current = event.done, event.current
         self._stuck.told(running.job.spec.job_id, event, now)
-        self._coordinator.prospects.progressed(running.job.spec.job_id, event.done)
+        self._coordinator.prospects.progressed(running.job.spec.job_id, event.done, event.begun, now)
         self._coordinator.compiling(running.needs, now, event.current)
 
     def _failed(self, running: _Running, failed: Iterable[KeyFailed], now: float) -> None:

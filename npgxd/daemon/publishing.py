@@ -61,7 +61,7 @@ class Publishing:
             begun.left.clear()
         try:
             self._stores.learn(result, needs, toolchain)
-            self._coordinator.flights.reprice()
+            self._coordinator.prospects.reprice()
         except StoreError as error:
             log.error("after job %s: %s", job, error)
         return begun

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npgxd.compile.batches import PlanItem
+from npgxd.compile.forecast import Run
 from npgxd.compile.plan import WINDOW, Planned, Slots, Terms, next_batch
 
 if TYPE_CHECKING:
@@ -45,9 +46,15 @@ class Job:
 
 
 def plan(
-    *jobs: Job, total: int = 8, free: int | None = None, runs: int = 8, background: int = 0, terms: Terms = TERMS
+    *jobs: Job,
+    total: int = 8,
+    free: int | None = None,
+    runs: int = 8,
+    background: int = 0,
+    terms: Terms = TERMS,
+    running: tuple[Run, ...] = (),
 ) -> Planned:
-    planned = next_batch(jobs, Slots(total, total if free is None else free, runs, background), terms)
+    planned = next_batch(jobs, Slots(total, total if free is None else free, runs, background, running), terms)
     assert planned is not None
     return planned
 
@@ -92,20 +99,44 @@ def test_one_job_that_fits_is_one_run_on_all_slots() -> None:
     assert (len(planned.batch.items), planned.processes, planned.queues) == (100, 8, ("a",))
 
 
-def test_a_large_job_alone_runs_in_two_lanes_that_end_in_turns_each_for_twice_as_long_as_one_batch() -> None:
+def test_a_job_alone_that_is_more_than_one_batch_runs_in_two_lanes_that_end_in_turns_each_for_twice_as_long() -> None:
     bound = TERMS.bound_s(others=False)
-    first = plan(Job("a", [1.0] * 4000))
+    first = plan(Job("a", [1.0] * 1000))
     assert (first.processes, first.estimate_s) == (4, bound)
-    second = plan(Job("a", [1.0] * 3800, running=1), free=4, runs=7)
+    second = plan(Job("a", [1.0] * 800, running=1), free=4, runs=7, running=(Run(4, bound + 5.0),))
     assert (second.processes, second.estimate_s) == (4, 2 * bound)
-    last = plan(Job("a", [1.0] * 280, running=1), free=4, runs=7)
-    assert (last.processes, last.estimate_s) == (4, bound / 2 + 280 / 8), "the other lane has its part of the rest"
+
+
+def test_a_large_job_alone_runs_in_three_lanes_that_end_in_turns() -> None:
+    bound = TERMS.bound_s(others=False)
+    job = Job("a", [1.0] * 4000)
+    running: tuple[Run, ...] = ()
+    for lane, (free, processes) in enumerate([(8, 3), (5, 3), (2, 2)]):
+        planned = plan(job, free=free, runs=8 - lane, running=running)
+        assert planned.processes == processes
+        assert (lane + 1) * bound <= planned.estimate_s <= (lane + 1) * (bound + 5.0)
+        running = (*running, Run(processes, planned.estimate_s + 5.0))
+    soon = plan(job, free=3, runs=6, running=(Run(3, 50.0), Run(2, 100.0)))
+    assert 100 + bound - 5.0 <= soon.estimate_s <= 100 + bound, "it ends a batch after the last of the others"
+    assert plan(job, free=3, runs=6, running=(Run(3, 140.0), Run(2, 150.0))).estimate_s == bound, (
+        "else nothing would end for long"
+    )
+
+
+def test_the_last_batches_of_a_job_end_together_whatever_the_other_lane_really_has_left() -> None:
+    for left in (2.0, 12.0, 30.0, 44.0):
+        planned = plan(Job("a", [0.1] * 2800, running=1), free=4, runs=7, running=(Run(4, left),))
+        rest = 280.0 - sum(item.cost_s for item in planned.batch.items)
+        assert planned.processes == 4
+        assert abs(5.0 + planned.estimate_s - (left + 5.0 + rest / 4)) <= 0.3, "its end, and that of what the other one then does"
+    alone = plan(Job("a", [0.1] * 2800, running=1), free=4, runs=7, running=(Run(4, 68.0),))
+    assert len(alone.batch.items) == 2800, "the other one would have less to do than its start-up takes"
 
 
 def test_a_job_is_not_run_in_lanes_where_that_helps_nobody() -> None:
     bound = TERMS.bound_s(others=False)
     assert plan(Job("a", [1.0] * 4000), runs=1).processes == 8, "no other run may be started"
-    assert plan(Job("a", [1.0] * 1000)).processes == 8, "it is done sooner without"
+    assert plan(Job("a", [1.0] * 430)).processes == 8, "one batch is enough, and what little is more goes with it"
     waited_for = plan(Job("a", [1.0] * 4000), Job("b", [1.0] * 4000, since=1.0, uid=1))
     assert waited_for.estimate_s == TERMS.batch_s < bound
     assert plan(Job("a", [1.0] * 4000, running=1), total=1).estimate_s == bound
@@ -207,12 +238,13 @@ JOBS = st.lists(
 )
 
 
-@given(jobs=JOBS, total=st.integers(1, 16), used=st.integers(0, 15), start_up=st.floats(0, 20))
+@given(jobs=JOBS, total=st.integers(1, 16), used=st.integers(0, 15), left=st.floats(0, 1e4), start_up=st.floats(0, 20))
 def test_a_plan_keeps_to_what_is_free_and_to_one_company_and_is_never_without_cause(
-    jobs: list[Job], total: int, used: int, start_up: float
+    jobs: list[Job], total: int, used: int, left: float, start_up: float
 ) -> None:
     free = max(0, total - used)
-    planned = next_batch(jobs, Slots(total, free, 4), Terms(30.0, start_up))
+    slots = Slots(total, free, 4, running=(Run(used, left),) if used else ())
+    planned = next_batch(jobs, slots, Terms(30.0, start_up))
     waiting = [job for job in jobs if job.keys()]
     if planned is None:
         assert not waiting or not free or all(job.background for job in waiting)
@@ -221,4 +253,4 @@ def test_a_plan_keeps_to_what_is_free_and_to_one_company_and_is_never_without_ca
     assert len({(one.company, one.part, one.most) for one in planned.batch.items}) == 1
     assert len({one.trace for one in planned.batch.items}) == len(planned.batch.items)
     assert set().union(*(job.keys() for job in waiting)) >= set(planned.batch.keys)
-    assert planned == next_batch(list(reversed(jobs)), Slots(total, free, 4), Terms(30.0, start_up)), "nor does the order matter"
+    assert planned == next_batch(list(reversed(jobs)), slots, Terms(30.0, start_up)), "nor does the order matter"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npgxd.compile.forecast import Node as Outlook
-from npgxd.compile.forecast import Run, queued_s, run_left_s
+from npgxd.compile.forecast import Run, Standing, part_done, queued_s, run_left_s
 from tools.bench.simulated_schedule import Job, Node, group, ideal_s, simulate
 
 if TYPE_CHECKING:
@@ -91,10 +91,26 @@ def test_a_forecast_counts_what_runs_and_what_is_before_and_no_more_of_others_th
 
 
 def test_a_run_that_is_late_is_told_by_its_own_progress_or_not_at_all() -> None:
-    assert run_left_s(60.0, 20.0, 5.0, 0, 100) == 40.0
-    assert run_left_s(60.0, 65.0, 5.0, 50, 100) == 60.0
-    assert run_left_s(60.0, 65.0, 5.0, 0, 100) is None
-    assert run_left_s(60.0, 65.0, 5.0, 100, 100) is None
+    assert run_left_s(Standing(60.0, 20.0, 5.0)) == 40.0
+    assert run_left_s(Standing(60.0, 65.0, 5.0, part=0.5)) == 60.0
+    assert run_left_s(Standing(60.0, 65.0, 5.0)) is None
+    assert run_left_s(Standing(60.0, 65.0, 5.0, part=1.0)) is None
+
+
+def test_what_a_run_says_counts_the_more_the_further_it_is() -> None:
+    early, late = run_left_s(Standing(105.0, 15.0, 5.0, part=0.25)), run_left_s(Standing(105.0, 35.0, 5.0, part=0.75))
+    assert (early, late) == (90 + (30 - 90) * 0.25, 70 + (10 - 70) * 0.75)
+    assert part_done([4.0, 2.0, 1.0, 1.0], 2, 0) == 0.0
+    assert part_done([4.0, 2.0, 1.0, 1.0], 2, 1) == (4 + 3 / 2) / 8
+    assert part_done([4.0, 2.0, 1.0, 1.0], 2, 4) == 1.0
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.3, 3.0])
+def test_a_large_job_of_which_nothing_is_known_ends_on_all_lanes_at_about_the_same_time(seconds: float) -> None:
+    rng = random.Random(4)
+    node = Node(slots=4, runs=4, start_up_s=1.0, batch_s=3.0, cold=True)
+    job = group(rng, kernels=1300, mean_s=seconds, wrong=1.0)
+    assert simulate([job], node).end <= ideal_s([job], node) * 1.06 + 2 * node.start_up_s
 
 
 def test_kernels_that_two_jobs_share_are_started_once() -> None:
