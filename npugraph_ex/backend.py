@@ -43,6 +43,10 @@ def compile_for_dynamo(
     decompositions: Mapping[Any, Callable[..., Any]],
 ) -> Callable[..., Any]:
     """The same for options that were checked already; ``decompositions`` are used beside AOT autograd's own."""
+    if options.static_kernel_compile:
+        from npgxd.client import current  # noqa: PLC0415 -- nothing of it is wanted where the option is off
+
+        current().look_early()  # the graph's first call says hello; until then there is its compilation
     number = str(reports.next_number())
     compiler = aot_autograd(
         fw_compiler=partial(compile_graph, options=options, name=f"{number}.forward", training=True),

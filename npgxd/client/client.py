@@ -17,6 +17,7 @@ from npgxd.client import refusals
 from npgxd.client.artifacts import ArtifactClient
 from npgxd.client.connection import DaemonSilent
 from npgxd.client.dump import usable
+from npgxd.client.early_look import EarlyLook
 from npgxd.client.fetch import fetch
 from npgxd.client.journey import Ask, Journey, JourneyEnded
 from npgxd.client.notice import warn_once
@@ -71,6 +72,7 @@ class Client(ArtifactClient):
         self._soc = self._environ.get("NPGXD_SOC", "")
         self._cores: CoreCounts | None = None
         self._identity: ToolchainIdentity | None = None
+        self._early: EarlyLook | None = None
         self._reported: tuple[object, ...] = ()
         self._session = Session(self._environ, patience=patience or Patience(), identify=self._identify)
 
@@ -232,6 +234,11 @@ class Client(ArtifactClient):
             self._soc, self._cores, self._identity = soc or self._soc, cores or self._cores, None
             self.close()  # the next hello says so
 
+    def look_early(self) -> None:
+        """Begin to look at this process's CANN, in a thread, since a first request will come; returns at once."""
+        if self._compares and self._identity is None and self._early is None:
+            self._early = EarlyLook(self._environ)
+
     def welcome(self) -> Welcome | None:
         """The daemon's welcome (its toolchain, its store); connects if needed. None: no daemon, or not for us."""
         try:
@@ -249,10 +256,11 @@ class Client(ArtifactClient):
         if not self._compares:
             return ToolchainIdentity()
         if self._identity is None:
-            from npgxd.wire.identity import identity  # noqa: PLC0415 -- only a process that talks to a daemon needs it
+            from npgxd.wire.identity import identity, roots_digest  # noqa: PLC0415 -- only a process that talks to a daemon needs it
 
+            digest = self._early.digest if self._early is not None else roots_digest
             try:
-                self._identity = identity(self._environ, soc=self._soc, cores=self._cores)
+                self._identity = identity(self._environ, soc=self._soc, cores=self._cores, digest=digest)
             except (OSError, NpgxError, ValueError) as error:  # an unreadable CANN is not compared; its user will hear elsewhere
                 log.debug("npgxd: this process's CANN cannot be read: %s", error)
                 self._identity = ToolchainIdentity(soc=self._soc, cores=self._cores)

@@ -22,7 +22,7 @@ from npgxd.wire.messages import CoreCounts, Difference, ToolchainIdentity
 from npgxd.wire.stat_memo import StatMemo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 RootKind = Literal["custom", "vendor", "built-in"]
 
@@ -139,7 +139,12 @@ def default_memo(environ: Mapping[str, str]) -> Path | None:
 
 
 def identity(
-    environ: Mapping[str, str], *, soc: str = "", cores: CoreCounts | None = None, memo: Path | None = None
+    environ: Mapping[str, str],
+    *,
+    soc: str = "",
+    cores: CoreCounts | None = None,
+    memo: Path | None = None,
+    digest: Callable[[tuple[OpRoot, ...], Path | None], str] = roots_digest,
 ) -> ToolchainIdentity:
     """What this process sees of its CANN; never fails. ``memo`` defaults to the user's (``default_memo``).
 
@@ -153,7 +158,7 @@ def identity(
     try:
         if home := environ.get("ASCEND_HOME_PATH"):
             versions = package_versions(Path(home))
-        roots = roots_digest(environment_roots(environ), memo or default_memo(environ))
+        roots = digest(environment_roots(environ), memo or default_memo(environ))
     except (OSError, ValueError):  # a path with a NUL, a directory that went away: then it cannot be told
         pass
     return ToolchainIdentity(soc=soc, cores=cores, versions=versions, roots=roots)

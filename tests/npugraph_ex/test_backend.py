@@ -10,6 +10,7 @@ from torch import nn
 
 import npugraph_ex
 from npgxd.wire.states import ClientState, Reason
+from npugraph_ex.compiling import compile_graph
 
 ON = {"static_kernel_compile": True}
 
@@ -195,3 +196,15 @@ def test_without_a_daemon_there_is_one_warning_and_the_results_are_right(monkeyp
     assert states == [(ClientState.DEGRADED, Reason.DAEMON_UNAVAILABLE)] * 2
     warnings = [record for record in caplog.records if record.levelno >= 30 and record.name.startswith(("npgxd", "npugraph_ex"))]
     assert len(warnings) == 1
+
+
+def test_a_graph_that_will_ask_for_static_kernels_begins_to_look_at_cann_before_it_is_compiled(client, monkeypatch):
+    done, real = [], compile_graph
+    monkeypatch.setattr("npgxd.client.Client.look_early", lambda _: done.append("looked"))
+    monkeypatch.setattr(
+        "npugraph_ex.backend.compile_graph", lambda *args, **named: done.append("compiled") or real(*args, **named)
+    )
+    for options in (ON, {}):
+        torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)(torch.zeros(2))
+        torch._dynamo.reset()
+    assert done == ["looked", "compiled", "compiled"]
