@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
+GIVEN_UP = 16
+"""Requests whose answers were given up and have not come: beyond these nothing is sent, since a daemon ends a connection that floods it."""
 _SLICE_S = 0.2
 """How long one poll may take before the connection is looked at again."""
 
@@ -64,6 +66,7 @@ class Connection:
         self._clock = clock
         self._ids = itertools.count(1)
         self._events: dict[str, Event] = {}
+        self._given_up: set[int] = set()
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
@@ -97,18 +100,20 @@ class Connection:
             ConnectionLost: the daemon has gone. DaemonSilent: nothing came for ``timeout_s``.
             ProtocolError: what came is not of this protocol.
         """
+        until = self._clock() + timeout_s
+        while len(self._given_up) >= GIVEN_UP:
+            if self._receive(until) is None:
+                raise self._silent(timeout_s)
         number = next(self._ids)
         try:
             self._socket.send_multipart(encode(message, number, frames), zmq.NOBLOCK)
         except zmq.Again:
             raise self._gone() from None
-        until = self._clock() + timeout_s
         while True:
             received = self._receive(until)
             if received is None:
-                raise DaemonSilent(
-                    f"the daemon at {self.path} said nothing for {timeout_s:.1f} s", hint="see its log and npgxctl status"
-                )
+                self._given_up.add(number)
+                raise self._silent(timeout_s)
             number_of, reply = received
             if number_of != number:
                 continue  # the late answer to a request that was given up
@@ -133,6 +138,7 @@ class Connection:
                 envelope = decode(self._socket.recv_multipart())
                 message = parse_reply(envelope)
                 if envelope.id:
+                    self._given_up.discard(envelope.id)
                     return envelope.id, Reply(message, envelope.frames)
                 self._put_aside(message)
                 return 0, Reply(message, ())
@@ -148,6 +154,11 @@ class Connection:
             raise ProtocolError(f"an event {event.op!r} that nobody asked for")
         if len(self._events) < limits.MAX_ROUND_PARTS or event.topic in self._events:
             self._events[event.topic] = event
+
+    def _silent(self, timeout_s: float) -> DaemonSilent:
+        return DaemonSilent(
+            f"the daemon at {self.path} said nothing for {timeout_s:.1f} s", hint="see its log and npgxctl status"
+        )
 
     def _gone(self) -> ConnectionLost:
         return ConnectionLost(f"the daemon at {self.path} has gone", hint="see npgxctl status and the daemon's log")

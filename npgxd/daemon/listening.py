@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from npgxd.daemon.admission import DOMAIN, Admission
 from npgxd.errors import ConfigError
 from npgxd.wire import limits
 
@@ -25,6 +26,7 @@ READ_QUEUED = 8
 SENT_QUEUED = 32
 """Messages for one connection that wait until it reads."""
 LINGER_MS = 500
+_MONITOR = "inproc://ranks"
 FIRST_PASSED = 3
 """SD_LISTEN_FDS_START."""
 
@@ -62,14 +64,17 @@ class Doors:
     def __init__(self, ranks: Path, admins: Path, passed: Mapping[Path, int]) -> None:
         """The instance lock is held: what lies at the paths is nobody's. ConfigError if they cannot be used."""
         _check_passed(passed, (ranks, admins))
+        self.path = ranks
         self._own = [path for path in (ranks, admins) if path not in passed]
         self.context = zmq.Context()
+        self.admission = Admission(self.context)
         self.ranks = self._router()
+        self.ranks.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
         self.ranks.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A client sends one request at a time: what one that does not keep to that has under way is bounded here.
         self.ranks.setsockopt(zmq.RCVHWM, READ_QUEUED)
         self.ranks.setsockopt(zmq.SNDHWM, SENT_QUEUED)
-        self.disconnects = self.ranks.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.events = self._monitor(self.ranks)
         self.admins = self._router()
         _listen(self.ranks, ranks, 0o660, passed)
         _listen(self.admins, admins, 0o600, passed)
@@ -77,18 +82,30 @@ class Doors:
     def close(self) -> None:
         """Close them; sockets that systemd passed stay where they are, for the next daemon. The instance lock is held still."""
         self.ranks.disable_monitor()
-        self.disconnects.close(linger=0)
+        self.events.close(linger=0)
         for path in self._own:
             path.unlink(missing_ok=True)
         self.ranks.close(linger=LINGER_MS)
         self.admins.close(linger=LINGER_MS)
         self.context.term()
+        self.admission.join()
 
     def _router(self) -> zmq.Socket[bytes]:
         router = self.context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, LINGER_MS)
         router.setsockopt(zmq.MAXMSGSIZE, max(limits.MAX_HEADER_BYTES, limits.MAX_FRAME_BYTES))
         return router
+
+    def _monitor(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """Tells which connections come and go. Without a bound: at one, libzmq's thread would stop until this one reads.
+
+        It would stop with the monitor's lock held, so that closing it would never end (found by experiment with libzmq 4.3.5).
+        """
+        router.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        events = self.context.socket(zmq.PAIR)
+        events.setsockopt(zmq.RCVHWM, 0)
+        events.connect(_MONITOR)
+        return events
 
 
 def _listen(router: zmq.Socket[bytes], path: Path, mode: int, passed: Mapping[Path, int]) -> None:

@@ -1,17 +1,17 @@
 """npgxd.sock: messages of ranks, read ahead and answered in turns, and the connections that they come through.
 
 Everything that waits at the socket is read before anything of it is answered, since libzmq would give out one message of each connection
-in turn: whoever has two hundred of them would be heard two hundred times as often.
+in turn: whoever has two hundred of them would be heard two hundred times as often.  What comes meanwhile is read after each answer.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.turns import WAITING_BYTES, Room, Turns
@@ -26,6 +26,7 @@ from npgxd.wire.states import ArtifactState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from npgxd.daemon.connections import Connections
     from npgxd.daemon.handlers import Handlers
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.wire.credentials import PeerCredentials
@@ -35,15 +36,20 @@ log = logging.getLogger(__name__)
 
 READ_AHEAD: Final = 256
 """Messages that are read at once, of which most may be those of one user who sends as fast as he can."""
+READ_BETWEEN: Final = 16
+"""The same between two answers."""
 SERVE_S: Final = 0.002
 """For so long messages are answered before the loop looks at everything else again; the last one is not interrupted."""
 DEAF_S: Final = 60.0
 """Between two lines of the log about processes that do not read, or send more than is taken."""
 # As plain numbers: the enumerations cost more than the calls that they are given to.
 _EVENTS: Final = int(zmq.EVENTS)
+_ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _READABLE: Final = int(zmq.POLLIN)
 _NO_WAIT: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_EVENT: Final = struct.Struct("=HI")
+"""The first frame of zmq_socket_monitor(3): what happened, and the descriptor."""
 
 
 class _Came(NamedTuple):
@@ -54,6 +60,11 @@ class _Came(NamedTuple):
     connection: int
     parts: list[zmq.Frame]
 
+    @property
+    def sender(self) -> int | bytes:
+        """The process, or, where it is not visible here, the connection."""
+        return self.peer.pid or self.identity
+
 
 class RankPort:
     """The socket of ranks. ``end`` ends a session that is gone; ``clock`` gives monotonic seconds."""
@@ -61,7 +72,8 @@ class RankPort:
     def __init__(
         self,
         router: zmq.Socket[bytes],
-        disconnects: zmq.Socket[bytes],
+        events: zmq.Socket[bytes],
+        connections: Connections,
         sessions: Sessions,
         handlers: Handlers,
         end: Callable[[Session, str], None],
@@ -69,7 +81,8 @@ class RankPort:
         clock: Callable[[], float],
     ) -> None:
         self._router = router
-        self._disconnects = disconnects
+        self._events = events
+        self._connections = connections
         self._sessions = sessions
         self._handlers = handlers
         self._end = end
@@ -86,9 +99,9 @@ class RankPort:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self) -> None:
+    def read(self, most: int = READ_AHEAD) -> None:
         """Take what lies at the socket."""
-        for _ in range(READ_AHEAD):
+        for _ in range(most):
             if not _readable(self._router):  # cheaper than an exception after each burst
                 return
             try:
@@ -102,12 +115,18 @@ class RankPort:
                 log.warning("refused a message: %s", error)
                 self.send(identity, refusal_of(error))
                 continue
-            self._keep(_Came(identity, peer, _descriptor(parts[-1]), parts))
+            came = _Came(identity, peer, _descriptor(parts[-1]), parts)
+            if self._connections.heard(came.connection, peer):
+                self._keep(came)
 
     def _keep(self, came: _Came) -> None:
         size = sum(map(len, came.parts))
-        room = self._turns.put(came.peer.uid, came.identity, size, came)
+        room = self._turns.put(came.peer.uid, came.identity, size, came, sender=came.sender)
         if room is Room.TAKEN:
+            return
+        if room is Room.FLOOD:
+            self._connections.cut_off(came.connection, came.peer)
+            self._turns.discard(came.peer.uid, came.sender)
             return
         now = self._clock()
         if now >= self._next_loud:
@@ -117,16 +136,35 @@ class RankPort:
             why = f"{WAITING_BYTES // 2**20} MiB of this user's messages wait already: this one was dropped"
             self.send(came.identity, Refusal("LIMIT", why, "wait for the answer to a request before the next"))
 
-    def take_disconnects(self) -> None:
-        """End the sessions whose connections have closed; their processes may live, and say hello on another one."""
-        while _readable(self._disconnects):  # asked before each message, so cheaply
-            closed = parse_monitor_message(self._disconnects.recv_multipart())["value"]
-            self._gone(self._sessions.by_connection(closed))
+    def take_events(self) -> bool:
+        """Note what connections came and went, and end the sessions of the latter; whether any was.
 
-    def _gone(self, session: Session | None) -> None:
-        if session is not None:
-            self._changed = True
-            self._end(session, "disconnected")
+        Their processes may live, and say hello on another one.
+        """
+        came: set[int] = set()
+        ended = False
+        while _readable(self._events):  # asked before each message, so cheaply
+            event, descriptor = _EVENT.unpack(self._events.recv_multipart()[0])
+            if event == _ACCEPTED:
+                came.add(descriptor)
+            else:
+                came.discard(descriptor)  # one that goes as soon as it comes is nobody's
+                self._connections.closed(descriptor)
+                ended |= self._gone(self._sessions.by_connection(descriptor))
+        for descriptor in came:
+            self._connections.accepted(descriptor)
+        return ended
+
+    def tick(self, now: float) -> float:
+        """End connections that say nothing; when to look again."""
+        return self._connections.tick(now, lambda descriptor: self._sessions.by_connection(descriptor) is not None)
+
+    def _gone(self, session: Session | None) -> bool:
+        if session is None:
+            return False
+        self._changed = True
+        self._end(session, "disconnected")
+        return True
 
     # ---- answering ---------------------------------------------------------------------------------------------------
 
@@ -138,11 +176,12 @@ class RankPort:
             self._serve(came, now)
             before, now = now, self._clock()
             self._turns.spent(now - before)
+            self.read(READ_BETWEEN)
         return self._changed
 
     def _serve(self, came: _Came, now: float) -> None:
         identity = came.identity
-        self.take_disconnects()  # of the connection that had this one's descriptor before
+        self.take_events()  # of the connection that had this one's descriptor before
         try:
             reply, frames, number = self._answer(identity, came.peer, [part.bytes for part in came.parts[1:]], now)
         except ProtocolError as error:

@@ -19,6 +19,7 @@ import zmq
 from npgxd.daemon.acts import Acts
 from npgxd.daemon.admin import AdminPort
 from npgxd.daemon.cached import CachePage
+from npgxd.daemon.connections import Connections
 from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.dispatch import Dispatcher
 from npgxd.daemon.draining import Draining
@@ -140,7 +141,17 @@ class Service:
             lambda: set_up_log(config.daemon.log_level, config.daemon.log_format, os.environ),
         ]
         page.progress = explainer.progress = self._handlers.progresses.of
-        self._ranks = RankPort(doors.ranks, doors.disconnects, self._sessions, self._handlers, self._end_session, clock=clock)
+        connections = Connections(doors.path, lambda: config.limits.connections, clock=clock)
+        doors.admission.refuses = connections.refuses
+        self._ranks = RankPort(
+            doors.ranks,
+            doors.events,
+            connections,
+            self._sessions,
+            self._handlers,
+            self._end_session,
+            clock=clock,
+        )
         self._following = Following(
             self._handlers.followers,
             self._coordinator,
@@ -170,13 +181,14 @@ class Service:
             self._tend_library,
             self._admin.tick,
             self._draining.tick,
+            self._ranks.tick,
             self._textfile.tick,
             self._scrapes.tick,
             self._watchdog.tick,
         )
         for source in (
             doors.ranks,
-            doors.disconnects,
+            doors.events,
             doors.admins,
             self._signals.fileno(),
             self._library.fileno(),
@@ -217,9 +229,11 @@ class Service:
         timeout = None if self._due == math.inf else max(0, math.ceil((self._due - self._clock()) * 1000))
         ready = self._poller.poll(0 if self._ranks.waiting else timeout)
         # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
-        for source, _event in sorted(ready, key=lambda event: not isinstance(event[0], int)):
+        for source, _event in sorted(ready, key=self._after_ends):
             if source is self._doors.ranks:
                 self._guarded(self._ranks.read)
+            elif source is self._doors.events:
+                self._guarded(self._take_events)
             else:
                 self._due = -math.inf
                 self._guarded(partial(self._serve, source))
@@ -254,10 +268,16 @@ class Service:
             return self._clock() + FAULT_S
         return math.inf if result is None else result
 
+    def _after_ends(self, event: tuple[object, int]) -> bool:
+        return not (isinstance(event[0], int) or event[0] is self._doors.events)
+
+    def _take_events(self) -> None:
+        """A connection that only comes is no reason to ask every part."""
+        ended = self._ranks.take_events()
+        self._due = -math.inf if ended else min(self._due, self._ranks.tick(self._clock()))
+
     def _serve(self, source: object) -> None:
-        if source is self._doors.disconnects:
-            self._ranks.take_disconnects()
-        elif source is self._doors.admins:
+        if source is self._doors.admins:
             self._admin.receive()
         elif source == self._signals.fileno():
             self._take_signals()

@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from npgxd.client import Client
+from npgxd.client.connection import GIVEN_UP, Connection, DaemonSilent
 from npgxd.wire import messages as m
 from npgxd.wire.codec import encode
 from npgxd.wire.states import ClientState, Reason
@@ -376,3 +377,26 @@ def test_out_of_descriptors_is_a_state(environ, fake, monkeypatch, caplog):
     assert client.welcome() is None
     client.report(ClientState.DISABLED)
     client.close()
+
+
+def test_a_connection_whose_answers_do_not_come_sends_no_more_until_they_do(tmp_path):
+    """A daemon ends a connection that floods it: whoever's own time is over again and again is no flood."""
+    path = tmp_path / "s"
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind(f"ipc://{path}")
+    connection = Connection(context, path, handshake_s=60)
+    for _ in range(GIVEN_UP + 5):
+        with pytest.raises(DaemonSilent):
+            connection.request(m.Status(), timeout_s=0)
+    asked = []
+    while router.poll(60_000 if len(asked) < GIVEN_UP else 100):
+        asked.append(router.recv_multipart())
+    assert len(asked) == GIVEN_UP
+    for identity, head in asked:
+        router.send_multipart([identity, *encode(m.Done(), msgpack.unpackb(head)["id"])])
+    with pytest.raises(DaemonSilent):
+        connection.request(m.Status(), timeout_s=1)
+    assert router.poll(60_000), "with the first answer that comes it asks again"
+    connection.close()
+    context.destroy(linger=0)

@@ -12,6 +12,7 @@ import msgpack
 import pytest
 import zmq
 
+from npgxd.daemon.connections import Connections
 from npgxd.daemon.listening import Doors
 from npgxd.daemon.ranks import RankPort
 from npgxd.wire.codec import decode
@@ -48,7 +49,8 @@ def talk(parts: Parts) -> Iterator[Talk]:
     doors = Doors(place / "npgxd.sock", place / "admin.sock", {})
     port = RankPort(
         doors.ranks,
-        doors.disconnects,
+        doors.events,
+        Connections(doors.path, lambda: 1024, clock=lambda: 0.0),
         parts.sessions,
         parts.handlers,
         lambda session, _how: parts.handlers.end(session, 0.0),
@@ -89,7 +91,7 @@ def test_a_connection_that_closed_meanwhile_is_noticed_by_a_look_up_of_another(t
     talk.ask("hello", versions=[1])
     assert len(parts.sessions) == 2
     first.close(linger=0)
-    assert talk.doors.disconnects.poll(PATIENCE_MS)
+    assert talk.doors.events.poll(PATIENCE_MS)
     assert talk.ask("lookup", key=KEY)["state"] == "HIT"
     assert talk.changed
     assert len(parts.sessions) == 1

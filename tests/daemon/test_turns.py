@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npgxd.daemon.turns import DEBT_S, TURN_S, WAITING_BYTES, Room, Turns
+from npgxd.client.connection import GIVEN_UP
+from npgxd.daemon.turns import AHEAD, DEBT_S, FLOOD, TURN_S, WAITING_BYTES, Room, Turns
 
 FLOODER, VICTIM = 1, 2
 
@@ -110,3 +111,57 @@ def test_what_is_taken_is_served_once_and_in_order_and_nothing_is_left_of_it(ste
     assert not turns
     assert turns.put(0, b"0", WAITING_BYTES, (0, 0, 0)) is Room.TAKEN
     assert turns.put(0, b"0", WAITING_BYTES - 1024, (0, 0, 0)) is Room.TAKEN, "nothing of before counts any more"
+
+
+def test_who_asks_now_and_then_is_served_next_but_one_also_if_he_has_just_been_served() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(1000):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    assert serve(turns, TURN_S / 10, most=300) == ["flood"] * 300
+    for _ in range(3):
+        turns.put(VICTIM, b"v", 100, "mine")
+        assert turns.take() == "mine"
+        turns.spent(TURN_S / 10)
+        assert serve(turns, TURN_S / 10, most=20) == ["flood"] * 20
+
+
+def test_who_was_alone_owes_nobody_for_that() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(2):
+        turns.put(VICTIM, b"v", 100, "mine")
+    turns.take()
+    turns.spent(60.0)
+    for number in range(200):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    assert serve(turns, TURN_S / 2).index("mine") <= 2
+
+
+def test_who_sends_far_ahead_of_his_answers_is_told_of_over_all_his_connections() -> None:
+    turns: Turns[str] = Turns()
+    most = 4 * (1 + AHEAD) + FLOOD
+    came = [turns.put(FLOODER, b"%d" % (number % 4), 100, "flood", sender=7) for number in range(most + 1)]
+    assert came == [Room.TAKEN] * most + [Room.FLOOD]
+    assert turns.put(FLOODER, b"other", 100, "mine", sender=8) is Room.TAKEN
+    assert turns.put(FLOODER, b"other", 100, "mine", sender=8) is Room.TAKEN, "another process of the same user"
+    turns.discard(FLOODER, 7)
+    assert serve(turns, 0.0) == ["mine", "mine"]
+    assert not turns
+
+
+def test_messages_that_are_dropped_count_as_unanswered_until_their_connection_has_its_answers() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(2):
+        turns.put(FLOODER, b"f", WAITING_BYTES // 2, "large")
+    turns.put(FLOODER, b"f", WAITING_BYTES // 2 - 2 * 1024, "large")
+    most = AHEAD + FLOOD - 2
+    rooms = [turns.put(FLOODER, b"f", 5000, "more") for _ in range(most + 2)]
+    assert rooms == [Room.REFUSED] + [Room.DROPPED] * (most - 1) + [Room.FLOOD] * 2
+    assert serve(turns, 0.0) == ["large"] * 3
+    assert [turns.put(FLOODER, b"f", 10, "again") for _ in range(AHEAD + FLOOD)] == [Room.TAKEN] * (AHEAD + FLOOD)
+
+
+def test_a_crowd_of_processes_that_each_have_one_request_waiting_is_no_flood() -> None:
+    turns: Turns[str] = Turns()
+    assert {turns.put(VICTIM, b"%d" % number, 100, "hello", sender=number) for number in range(2000)} == {Room.TAKEN}
+    given_up = [turns.put(VICTIM, b"c%d" % (number % 100), 100, "asked", sender=1) for number in range(100 * (1 + GIVEN_UP))]
+    assert set(given_up) == {Room.TAKEN}, "whatever one process does with clients of ours"

@@ -15,12 +15,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import psutil
 import pytest
 import zmq
 from conftest_node import AS_ROOT, PATIENCE_S, Node, eventually, matmuls
 from test_adversary import Peer, peers
-from test_limits import open_to_all
+from test_limits import open_to_all, submitted
 
+from npgxd.client.connection import GIVEN_UP
+from npgxd.daemon.connections import OPEN_FACTOR, OPEN_MORE
 from npgxd.wire.codec import pack_records
 from tools.cann_sim import records
 
@@ -335,6 +338,166 @@ def test_a_heap_of_messages_on_many_connections_is_one_users_turn(node: Node, pe
     finally:
         heap.kill()
         heap.communicate()
+
+
+CUT_OFF = """
+import os, sys
+import msgpack, zmq
+uid, path = int(sys.argv[1]), sys.argv[2]
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+context = zmq.Context()
+def connected():
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.connect("ipc://" + path)
+    return socket
+def ask(socket, number, op, **fields):
+    socket.send(msgpack.packb({"v": 1, "id": number, "op": op, **fields}))
+    return msgpack.unpackb(socket.recv_multipart()[0])["op"]
+quiet, loud = connected(), connected()
+assert ask(quiet, 1, "hello", versions=[1]) == ask(loud, 1, "hello", versions=[1]) == "welcome"
+number = 1
+while quiet.poll(0, zmq.POLLOUT):
+    number += 1
+    try:
+        loud.send(msgpack.packb({"v": 1, "id": number, "op": "flood"}), zmq.DONTWAIT)
+    except zmq.Again:
+        pass
+print("ended", flush=True)
+again = connected()
+print("refused" if not again.poll(1000, zmq.POLLOUT) else "let in", flush=True)
+sys.stdin.readline()
+while not again.poll(100, zmq.POLLOUT):
+    again.close()
+    again = connected()
+print(ask(again, 1, "hello", versions=[1]), flush=True)
+"""
+
+
+@AS_ROOT
+def test_a_process_that_floods_is_cut_off_alone_and_let_in_again(node: Node, peers: Callable[[Node], Peer]) -> None:
+    open_to_all(node)
+    other = peers(node)
+    other.hello()
+    (before,) = submitted(node, STRANGER, matmuls(16))
+    assert before["result"] is None
+    flood = subprocess.Popen(
+        [sys.executable, "-c", CUT_OFF, str(STRANGER), str(node.socket)],
+        env=node.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert flood.stdin is not None
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "ended\n", "also the connection on which it kept to the rules"
+        assert flood.stdout.readline() == "refused\n"
+        (after,) = submitted(node, STRANGER, matmuls(16))
+        assert after["result"] == "INSTALLED", "another process of the same user"
+        assert other.ask("report", state="RECORDING")["op"] == "done", "and another user's, on the connection that it had"
+        told = [line for line in node.log.read_text().splitlines() if "sends far more than it is answered" in line]
+        assert len(told) == 1
+        assert f"pid {flood.pid} of uid {STRANGER}" in told[0]
+        assert "its 2 connections are ended" in told[0]
+        flood.stdin.write("try again\n")
+        flood.stdin.flush()
+        assert flood.stdout.readline() == "welcome\n"
+    finally:
+        flood.kill()
+        flood.communicate()
+
+
+SILENT = """
+import os, select, socket, sys
+uid, path, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+held = {}
+for _ in range(count):
+    one = socket.socket(socket.AF_UNIX)
+    one.connect(path)
+    held[one.fileno()] = one
+print("on", flush=True)
+ended = 0
+while True:
+    for fd in select.select(list(held), [], [])[0]:
+        try:
+            gone = not held[fd].recv(4096)
+        except OSError:
+            gone = True
+        if gone:
+            ended += 1
+            held.pop(fd).close()
+            print(ended, flush=True)
+"""
+
+
+@AS_ROOT
+def test_connections_that_never_say_hello_are_bounded_and_keep_nobody_out(
+    make_node: Callable[..., Node], peers: Callable[[Node], Peer]
+) -> None:
+    node = make_node()
+    node.settings["limits"] = {"connections": 8}
+    node.start()
+    open_to_all(node)
+    assert node.daemon is not None
+    descriptors = psutil.Process(node.daemon.pid).num_fds()
+    silent = subprocess.Popen(
+        [sys.executable, "-c", SILENT, str(STRANGER), str(node.socket), "200"],
+        env=node.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert silent.stdout is not None
+        assert silent.stdout.readline() == "on\n"
+        most = OPEN_FACTOR * 8 + OPEN_MORE
+        assert [silent.stdout.readline() for _ in range(200 - most)][-1] == f"{200 - most}\n"
+        assert psutil.Process(node.daemon.pid).num_fds() <= descriptors + most + 2
+        newcomer = peers(node)
+        newcomer.hello()
+        assert newcomer.result(newcomer.submit(16))["state"] == "INSTALLED"
+        assert f"uid {STRANGER} has {most + 1} open connections" in node.log.read_text()
+    finally:
+        silent.kill()
+        silent.communicate()
+
+
+@AS_ROOT
+def test_a_crowd_that_waited_for_a_stopped_daemon_is_answered_and_nobody_is_cut_off(
+    node: Node, peers: Callable[[Node], Peer]
+) -> None:
+    open_to_all(node)
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", HEAP, str(STRANGER), str(node.socket), "1", str(GIVEN_UP + 1)],
+            env=node.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(6)
+    ]
+    try:
+        for one in crowd:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"on\n"
+        assert node.daemon is not None
+        os.kill(node.daemon.pid, signal.SIGSTOP)
+        for one in crowd:
+            assert one.stdin is not None
+            assert one.stdout is not None
+            one.stdin.write(b"go\n")
+            one.stdin.flush()
+            assert one.stdout.readline() == b"sent\n"
+        os.kill(node.daemon.pid, signal.SIGCONT)
+        eventually(lambda: node.log.read_text().count("flood refused") == 6 * (GIVEN_UP + 1), "every request is answered")
+        assert "sends" not in node.log.read_text()
+    finally:
+        for one in crowd:
+            one.kill()
+            one.communicate()
 
 
 # ---- versions --------------------------------------------------------------------------------------------------------------

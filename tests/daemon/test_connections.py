@@ -1,0 +1,176 @@
+"""Connections that libzmq holds: counted, ended alone, and nothing else is touched that may have their number by now."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npgxd.daemon import connections, far_ends
+from npgxd.daemon.connections import CUT_OFF_S, LONGEST_S, LOOK_S, LOOKS, OPEN_FACTOR, OPEN_MORE, Connections
+from npgxd.wire.credentials import PeerCredentials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ME = PeerCredentials(os.geteuid(), os.getegid(), os.getpid())
+
+
+class Ground:
+    """A listening socket, and both ends of what connects to it. What is accepted here stands for libzmq's descriptors."""
+
+    def __init__(self, place: Path) -> None:
+        self.now = 0.0
+        self.path = place / "s"
+        self.allowed = 1000
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(os.fspath(self.path))
+        self.listener.listen(200)
+        self.connections = Connections(self.path, lambda: self.allowed, clock=lambda: self.now)
+        self.ends: list[socket.socket] = [self.listener]
+
+    def connect(self) -> tuple[socket.socket, int]:
+        """Our end, and the descriptor at the daemon's, which was told of."""
+        near = socket.socket(socket.AF_UNIX)
+        near.connect(os.fspath(self.path))
+        far, _ = self.listener.accept()
+        self.ends += [near, far]
+        self.connections.accepted(far.fileno())
+        return near, far.fileno()
+
+    def look(self, times: int, *, sessions: frozenset[int] = frozenset()) -> None:
+        for _ in range(times):
+            self.now += LOOK_S
+            self.connections.tick(self.now, sessions.__contains__)
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    place = Path(tempfile.mkdtemp(prefix="npgxd-t-", dir="/tmp"))
+    made = Ground(place)
+    yield made
+    for end in made.ends:
+        end.close()
+    shutil.rmtree(place)
+
+
+def has_ended(near: socket.socket) -> bool:
+    near.setblocking(False)
+    try:
+        return near.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_only_a_connection_to_this_path_and_of_this_peer_is_ended(ground: Ground, tmp_path: Path) -> None:
+    near, far = ground.connect()
+    other = Ground(tmp_path)
+    elsewhere, its = other.connect()
+    one, two = socket.socketpair()
+    with (tmp_path / "file").open("w") as file:
+        for descriptor in (its, one.fileno(), two.fileno(), file.fileno(), ground.listener.fileno(), near.fileno(), 9999, -1):
+            assert far_ends.peer_at(descriptor, ground.path) is None
+            assert not far_ends.end(descriptor, ground.path, ME)
+        assert not far_ends.end(far, ground.path, PeerCredentials(ME.uid, ME.gid, ME.pid + 1))
+        file.write("still open")
+    one.send(b"x")
+    assert two.recv(1) == b"x"
+    assert not has_ended(elsewhere)
+    assert not has_ended(near)
+    assert far_ends.peer_at(far, ground.path) == ME
+    assert far_ends.end(far, ground.path, ME)
+    assert has_ended(near)
+    for end in (*other.ends, one, two):
+        end.close()
+
+
+def test_a_number_that_another_peers_connection_has_by_now_is_left_alone(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event of one that has gone is read late: whoever has its number is looked at anew."""
+    near, far = ground.connect()
+    stranger = PeerCredentials(ME.uid + 1, ME.gid, ME.pid + 1)
+    ground.connections.cut_off(far, stranger)
+    assert not has_ended(near)
+    assert ground.connections.heard(far, ME)
+    assert ground.connections.refuses(stranger)
+    assert not ground.connections.refuses(ME)
+
+
+def test_a_users_open_connections_are_bounded_and_another_one_may_come_when_one_goes(ground: Ground) -> None:
+    ground.allowed = 3
+    most = OPEN_FACTOR * 3 + OPEN_MORE
+    held = [ground.connect() for _ in range(most)]
+    assert not any(has_ended(near) for near, _ in held)
+    assert not ground.connections.refuses(ME)
+    one_more, its = ground.connect()
+    assert has_ended(one_more)
+    assert ground.connections.refuses(ME)
+    assert not ground.connections.refuses(PeerCredentials(ME.uid + 1, 0, 1)), "it is not another user's trouble"
+    ground.connections.closed(its)
+    ground.connections.closed(held[0][1])
+    assert not has_ended(ground.connect()[0])
+    for _, far in held:
+        ground.connections.closed(far)
+        ground.connections.closed(far)
+    assert ground.connections.of_user(ME.uid) <= 1
+
+
+def test_a_connection_that_says_nothing_goes_and_one_that_speaks_or_has_a_session_stays(ground: Ground) -> None:
+    silent, _ = ground.connect()
+    speaks, far = ground.connect()
+    has_session, session = ground.connect()
+    for _ in range(LOOKS):
+        ground.look(LOOKS - 1, sessions=frozenset({session}))
+        assert ground.connections.heard(far, ME)
+    assert has_ended(silent)
+    assert not has_ended(speaks)
+    assert not has_ended(has_session)
+
+
+def test_after_an_hour_of_a_stopped_daemon_nobody_is_ended_before_his_hello_is_read(ground: Ground) -> None:
+    near, _ = ground.connect()
+    for _ in range(LOOKS - 1):
+        ground.now += 3600.0
+        ground.connections.tick(ground.now, lambda _far: False)
+    assert not has_ended(near)
+
+
+def test_a_process_that_floods_loses_its_connections_for_a_while_that_doubles(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [ground.connect() for _ in range(3)]
+    ground.connections.cut_off(held[0][1], ME)
+    assert all(has_ended(near) for near, _ in held)
+    assert not any(ground.connections.heard(far, ME) for _, far in held), "what was sent before does not count"
+    assert has_ended(ground.connect()[0])
+    ground.connections.cut_off(held[0][1], ME)  # what it sent before is read after
+    lasted: list[float] = []
+    for _ in range(9):
+        begun = ground.now
+        while ground.connections.refuses(ME):
+            ground.now += CUT_OFF_S / 2
+        lasted.append(ground.now - begun)
+        near, far = ground.connect()
+        assert not has_ended(near)
+        ground.connections.cut_off(far, ME)
+    assert lasted[:4] == [CUT_OFF_S, 2 * CUT_OFF_S, 4 * CUT_OFF_S, 8 * CUT_OFF_S]
+    assert max(lasted) == LONGEST_S
+    assert not ground.connections.refuses(PeerCredentials(ME.uid, ME.gid, ME.pid + 1))
+    monkeypatch.setattr(connections, "started_s", lambda _pid: 12345.0)
+    assert not ground.connections.refuses(ME), "a later process with its pid"
+
+
+def test_of_processes_that_cannot_be_told_apart_only_the_connection_is_ended(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invisible = PeerCredentials(ME.uid, ME.gid, 0)
+    monkeypatch.setattr(far_ends, "_peer", lambda _connection: invisible)
+    (first, its), (second, _) = ground.connect(), ground.connect()
+    ground.connections.cut_off(its, invisible)
+    assert has_ended(first)
+    assert not has_ended(second)
+    assert not ground.connections.refuses(invisible)
