@@ -36,6 +36,8 @@ from tools.demo.children import Children
 from tools.demo.node import JOBS, Node
 
 Bench = Callable[[Path, Children], dict[str, str]]
+LONG = ("soak", "group-full")
+"""Benches that take longer than all the others together: only where they are named."""
 REPOSITORY = Path(__file__).parents[2]
 IMPORT_AFTER_TORCH = "import time, torch; b = time.perf_counter(); import npgxd.client; print((time.perf_counter() - b) * 1000)"
 IMPORT_ALONE = "import time; b = time.perf_counter(); import npgxd.client; print((time.perf_counter() - b) * 1000)"
@@ -44,11 +46,11 @@ IMPORT_ALONE = "import time; b = time.perf_counter(); import npgxd.client; print
 def main() -> None:
     """Run the benches that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description="Measure npgxd on a simulated CANN.")
-    parser.add_argument("bench", nargs="*", choices=[*BENCHES, []], help="which; all but soak by default")
+    parser.add_argument("bench", nargs="*", choices=[*BENCHES, []], help=f"which; all but {' and '.join(LONG)} by default")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long soak takes (default: 10)")
     parser.add_argument("--clients", type=int, default=64, help="how many clients soak has at a time (default: 64)")
     options = parser.parse_args()
-    chosen = options.bench or [name for name in BENCHES if name != "soak"]
+    chosen = options.bench or [name for name in BENCHES if name not in LONG]
     benches: dict[str, Bench] = {**BENCHES, "soak": partial(soak.soak, minutes=options.minutes, clients=options.clients)}
     print(f"simulated CANN; {psutil.cpu_count()} processors, load {psutil.getloadavg()[0]:.1f}")
     for name in chosen:
@@ -172,6 +174,7 @@ BENCHES: dict[str, Bench] = {
     "gc": library.gc,
     "clients": cold_clients.cold_clients,
     "group": schedule.group,
+    "group-full": schedule.group_full,
     "turns": schedule.small_behind_large,
     "plans": simulated_schedule.plans,
     "soak": soak.soak,

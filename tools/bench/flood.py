@@ -1,10 +1,12 @@
-"""One user floods the daemon with connections and messages: how long look-ups of another user's process take meanwhile. Needs root.
+"""One user floods the daemon in several ways: how long look-ups of another user's process take meanwhile. Needs root.
 
-``python -m tools.bench.flood UID SOCKET`` is the flooder: it sends as fast as it can, and reads nothing.
+The peer, in the same process and at the same time, is a bare echo of as many bytes (``echo``), in a process that nobody floods: what a
+flooder takes of the machine's processors is so told apart from what the daemon lets through.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,95 +14,89 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgpack
 import psutil
-import zmq
 
 from npgxd.client import Client
 from npgxd.wire.states import ArtifactState
-from tools.bench import lookups
+from tools.bench import echo, flooders, lookups
 from tools.cann_sim import Costs
 from tools.demo.node import Node
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tools.demo.children import Children
 
 STRANGER = 54321
-CONNECTIONS = 200
-LOOKUPS = 1000
+LOOKUPS = 600
 PAUSE_S = 0.005
-LARGE = b"x" * 1_000_000
+SETTLE_S = 2.0
+"""After a flood has begun: what is measured is what lasts."""
+LOOK = 20
+"""Look-ups between two looks at the daemon's memory and descriptors."""
 REPOSITORY = Path(__file__).parents[2]
 
 
 def flood(directory: Path, children: Children) -> dict[str, str]:
-    """Look-ups of one process, alone and beside the flood."""
+    """Look-ups of one process, alone and beside each kind of flood, each on a new daemon."""
     if os.geteuid() != 0:
         return {"look-ups beside a flood": "not measured: another user's process is needed, so run it as root"}
     told: dict[str, str] = {}
-    with Node(directory, children, costs=Costs()) as node:
-        node.start_daemon()
-        node.runtime.chmod(0o755)
-        node.socket.chmod(0o666)
-        client = Client(node.environment())
-        if not client.publish(lookups.KEY, os.urandom(lookups.SMALL)):
-            raise SystemExit("the entry cannot be published")
-        told["look-up HIT of 16 kB, one client, alone"] = _measured(client)
-        daemon = psutil.Process(node.daemon.pid if node.daemon is not None else 0)
-        before = daemon.memory_info().rss
-        flooder = subprocess.Popen(
-            [sys.executable, "-m", "tools.bench.flood", str(STRANGER), str(node.socket)],
-            env=node.environment(),
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-        )
-        try:
-            if flooder.stdout is None or flooder.stdout.readline() != b"on\n":
-                raise SystemExit("the flood did not begin")
-            told[f"the same, beside {CONNECTIONS} connections that send without a pause"] = _measured(client)
-            told["daemon RSS: before, in the flood"] = f"{before / 1e6:.0f}, {daemon.memory_info().rss / 1e6:.0f} MB"
-        finally:
-            flooder.kill()
-            flooder.communicate()
-        client.close()
+    for kind in ("", *flooders.KINDS):
+        with (
+            Node(directory / (kind or "alone"), children, costs=Costs()) as node,
+            echo.running(node.runtime / "echo", lookups.SMALL) as at,
+        ):
+            node.start_daemon()
+            node.runtime.chmod(0o755)
+            node.socket.chmod(0o666)
+            client = Client(node.environment())
+            if not client.publish(lookups.KEY, os.urandom(lookups.SMALL)):
+                raise SystemExit("the entry cannot be published")
+            daemon = psutil.Process(node.daemon.pid if node.daemon is not None else 0)
+            with _flooder(node, kind) if kind else contextlib.nullcontext():
+                told |= _measured(kind, client, echo.Echo(at[echo.VARIABLE]), daemon)
+            client.close()
     return told
 
 
-def _measured(client: Client) -> str:
+@contextlib.contextmanager
+def _flooder(node: Node, kind: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.bench.flooders", kind, str(STRANGER), str(node.socket)],
+        env=node.environment(),
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        if process.stdout is None or process.stdout.readline() != b"on\n":
+            raise SystemExit("the flood did not begin")
+        time.sleep(SETTLE_S)
+        yield
+        if process.poll() is not None:
+            raise SystemExit("the flood ended by itself")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _measured(kind: str, client: Client, peer: echo.Echo, daemon: psutil.Process) -> dict[str, str]:
     taken: list[float] = []
-    missed = 0
-    for _ in range(LOOKUPS):
+    bare: list[float] = []
+    missed, size, descriptors = 0, 0, 0
+    for turn in range(LOOKUPS):
         begun = time.perf_counter()
         missed += client.lookup(lookups.KEY).state is not ArtifactState.HIT
         taken.append((time.perf_counter() - begun) * 1e6)
         time.sleep(PAUSE_S)
-    return lookups.spread(taken) + (f", {missed} without an answer in time" if missed else "")
-
-
-def main(uid: int, path: str) -> None:
-    """The flooder."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, 4 * CONNECTIONS)
-    os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
-    sockets = [context.socket(zmq.DEALER) for _ in range(CONNECTIONS)]
-    for socket in sockets:
-        socket.linger = 0
-        socket.connect(f"ipc://{path}")
-        socket.send(msgpack.packb({"v": 1, "id": 1, "op": "hello", "versions": [1]}))
-    print("on", flush=True)
-    turn = 1
-    while True:
-        turn += 1
-        for number, socket in enumerate(sockets):
-            op = ("status", "submit", "publish", "nothing")[(turn + number) % 4]
-            head = msgpack.packb({"v": 1, "id": turn, "op": op, "round": os.urandom(16).hex()})
-            try:
-                socket.send_multipart([head, *([LARGE] if op == "submit" else [])], zmq.NOBLOCK)
-            except zmq.Again:
-                continue
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+        bare.append(peer.ask() * 1e6)
+        time.sleep(PAUSE_S)
+        if turn % LOOK == 0:
+            size, descriptors = max(size, daemon.memory_info().rss), max(descriptors, daemon.num_fds())
+    when = f"beside {kind}" if kind else "alone"
+    unanswered = f", {missed} without an answer in time" if missed else ""
+    return {
+        f"look-up HIT of {lookups.SMALL // 1000} kB, one client, {when}": lookups.spread(taken) + unanswered,
+        f"  a bare echo of as many bytes, {when}": lookups.spread(bare),
+        f"  the daemon, at most, {when}": f"RSS {size / 1e6:.0f} MB, {descriptors} descriptors",
+    }
