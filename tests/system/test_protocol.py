@@ -53,7 +53,7 @@ class Raw:
     def settled(self, told: dict[str, Any]) -> dict[str, Any]:
         """Follow a round to its end."""
         told = self.ask("follow", round=told["round"])
-        while told["result"] is None:
+        while told.get("result") is None:
             told = decode(self.socket.recv_multipart()).header
         return told
 

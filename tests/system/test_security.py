@@ -186,7 +186,7 @@ TRICKS = [
 OUR_NAMES = re.compile(
     r"FORMAT|STORE_ID|instance\.lock|catalog\.sqlite(-wal|-shm)?|fingerprints\.json(\.files)?|op_library\.json|costs\.json|churn\.json"
     r"|kernels|packages|views|leases|rounds|jobs|staging|quarantine|artifacts|pins|(manifest|view)\.json|static_kernel|ai_core|config"
-    r"|binary_info_config\.json|ascend910b|[A-Za-z][A-Za-z0-9_]*|npgxd_[0-9a-f]{16}|[0-9a-f]{2,64}(\.run|\.round)?"
+    r"|binary_info_config\.json|ascend910b|[A-Za-z][A-Za-z0-9_]*|npgxd_[0-9a-f]{16}|[0-9a-f]{2,64}(\.run|\.round|\.tree)?"
     r"|[A-Za-z0-9_]+_[0-9a-z_+-]+\.(o|json)|job\.msgpack|summary\.json|worker\.log|(op_compiler|installer)\.(out|err)"
 )
 
@@ -535,7 +535,7 @@ def test_a_client_that_knows_no_feature_at_all_has_its_whole_journey(node: Node,
     name = secrets.token_hex(16)
     assert ask("submit", pack_records([(label, text.encode()) for label, text in matmuls(16)]), round=name)["op"] == "round"
     told = ask("follow", round=name)
-    while told["result"] is None:
+    while told.get("result") is None:
         told = msgpack.unpackb(dealer.recv_multipart()[0])
     assert told["result"]["state"] == "INSTALLED"
     assert ask("lease", view=told["result"]["view"])["op"] == "lease_offer"
