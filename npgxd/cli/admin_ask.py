@@ -16,7 +16,7 @@ from npgxd.cli.page import show
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
-from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, START_HINT, candidates, probe
+from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, DENIED, candidates, probe, remedy
 from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def find_admin_socket(given: Path | None) -> Path:
         if not problem:
             return path
         tried.append(f"{path} ({problem})")
-    hint = START_HINT
-    if any("permission denied" in text for text in tried):
+    hint = remedy()
+    if any(DENIED in text for text in tried):
         hint = "Administration is for root and the daemon's own user: run it as one of them"
     raise DaemonUnavailable(f"no daemon can be asked; looked at {', '.join(tried)}", hint=hint)
 

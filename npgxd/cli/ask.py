@@ -12,7 +12,7 @@ from npgxd.client.connection import Connection
 from npgxd.errors import DaemonUnavailable, ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.artifact_messages import CacheDocument, CacheList
-from npgxd.wire.endpoint import START_HINT, find_socket, probe
+from npgxd.wire.endpoint import find_socket, probe, remedy
 from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.form import Message
 from npgxd.wire.messages import Status, StatusDocument
@@ -87,7 +87,7 @@ def _reachable(socket: Path | None) -> Path:
     path = socket.absolute()
     problem = probe(path)
     if problem:
-        raise DaemonUnavailable(f"no daemon answers at {path} ({problem})", hint=START_HINT)
+        raise DaemonUnavailable(f"no daemon answers at {path} ({problem})", hint=remedy(problem))
     return path
 
 

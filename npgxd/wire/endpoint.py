@@ -24,7 +24,10 @@ SOCKET_NAME: Final = "npgxd.sock"
 ADMIN_SOCKET_NAME: Final = "admin.sock"
 MAX_SOCKET_PATH: Final = 107
 """Bytes: sun_path has 108 on Linux, one of them for the final NUL (unix(7))."""
-START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
+DENIED: Final = "permission denied"
+"""How the problem of a socket begins that is there, and not for this user."""
+_START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
+_DENIED_HINT: Final = "Be in that group (usermod -aG GROUP USER and a new login; for a container --group-add), or ask as root"
 
 
 class Candidate(NamedTuple):
@@ -52,7 +55,7 @@ def private_problem(directory: Path, uid: int | None = None) -> str:
     try:
         found = directory.lstat()
     except OSError as error:
-        return _reason(error)
+        return _reason(error, directory)
     if not stat.S_ISDIR(found.st_mode):
         return "it is a link" if stat.S_ISLNK(found.st_mode) else "it is not a directory"
     if found.st_uid != owner:
@@ -118,7 +121,7 @@ def probe(path: Path) -> str:
     except BlockingIOError:
         return ""  # it listens, with a full backlog: a busy or stopped daemon, which is the caller's to find out
     except OSError as error:
-        return _reason(error)
+        return _reason(error, path)
     return ""
 
 
@@ -164,7 +167,17 @@ def find_socket(environ: Mapping[str, str]) -> Path:
     if looked and not looked[-1].problem:
         return looked[-1].path
     told = ", ".join(f"{each.path} ({each.problem})" for each in looked)
-    raise DaemonUnavailable(f"no daemon answers; looked at {told}", hint=START_HINT, looked=looked)
+    raise DaemonUnavailable(
+        f"no daemon answers; looked at {told}", hint=remedy(*(each.problem for each in looked)), looked=looked
+    )
+
+
+def remedy(*problems: str) -> str:
+    """What to do where nobody answers, for these problems of the places that were looked at."""
+    denied = [problem for problem in problems if problem.startswith(DENIED)]
+    if any("group" in problem for problem in denied):
+        return _DENIED_HINT
+    return "Start the daemon by its unit, in the group npgxd, or ask as root" if denied else _START_HINT
 
 
 def _unsafe(path: Path, environ: Mapping[str, str]) -> str:
@@ -174,13 +187,29 @@ def _unsafe(path: Path, environ: Mapping[str, str]) -> str:
     return private_problem(path.parent)
 
 
-def _reason(error: OSError) -> str:
+def _group_of(path: Path) -> str:
+    """The group that the socket is for, or its directory, where that is as far as one can see; empty for root's."""
+    import grp  # noqa: PLC0415 -- only for the advice
+
+    for place in (path, path.parent):
+        try:
+            gid = place.stat().st_gid
+            return grp.getgrgid(gid).gr_name if gid else ""
+        except KeyError:
+            return str(gid)
+        except OSError:
+            continue
+    return "npgxd"
+
+
+def _reason(error: OSError, path: Path) -> str:
     match error.errno:
         case errno.ENOENT:
             return "not there"
         case errno.ECONNREFUSED:
             return "nobody listens"
         case errno.EACCES | errno.EPERM:
-            return "permission denied; its users are in the group npgxd"
+            group = _group_of(path)
+            return f"{DENIED}; its users are in the group {group}" if group else f"{DENIED}; it is for root alone"
         case _:
             return error.strerror or f"error {error.errno}"

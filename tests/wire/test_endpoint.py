@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,11 +149,23 @@ def test_probing_a_daemon_that_accepts_nobody_does_not_block(listening, short):
 def test_a_socket_that_is_not_for_us_says_who_may(listening, short):
     path = listening(short / "closed")
     path.chmod(0)
-    assert "group npgxd" in probe(path)
+    assert "permission denied; its users are in the group " in probe(path)
 
 
-def test_a_refused_connection_names_the_group():
-    assert "group npgxd" in endpoint._reason(PermissionError(13, "Permission denied"))
+@pytest.mark.parametrize(
+    ("gid", "said", "do"),
+    [
+        (54_321, "its users are in the group 54321", "usermod -aG"),
+        (0, "it is for root alone", "by its unit"),
+    ],
+)
+def test_a_refused_connection_names_the_group_and_how_to_be_in_it(short, monkeypatch, gid, said, do):
+    """Nobody is told to start a daemon that runs, nor to become a member of root's group."""
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_gid=gid))
+    problem = endpoint._reason(PermissionError(13, "Permission denied"), short / "npgxd.sock")
+    assert said in problem
+    assert do in endpoint.remedy("not there", problem)
+    assert "systemctl start npgxd" in endpoint.remedy("not there", "nobody listens")
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])

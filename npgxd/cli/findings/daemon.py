@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,7 @@ from npgxd.cli.ask import status_document
 from npgxd.cli.document import Node, duration
 from npgxd.cli.findings._finding import Finding, Grade
 from npgxd.errors import NpgxError
-from npgxd.wire.endpoint import SYSTEM_RUNTIME_DIRECTORY, look
+from npgxd.wire.endpoint import DENIED, SYSTEM_RUNTIME_DIRECTORY, look, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +23,10 @@ def ask(environ: Mapping[str, str]) -> tuple[Node, list[Finding]]:
     looked = look(environ)
     if not looked or looked[-1].problem:
         told = ", ".join(f"{each.path}: {each.problem}" for each in looked)
+        if denied := next((each.problem for each in looked if each.problem.startswith(DENIED)), ""):
+            do = f"usermod -aG {denied.rpartition(' ')[2]} {_user()}, then log in again; in a container, --group-add (docs/containers.md)"
+            do = do if "group" in denied else remedy(denied)
+            return Node({}), [Finding(Grade.BAD, TOPIC, f"none answers this user ({told})", do)]
         return Node({}), [Finding(Grade.BAD, TOPIC, f"none answers ({told})", _remedy(environ))]
     try:
         return Node(status_document(looked[-1].path)), []
@@ -59,7 +61,8 @@ def check_absent(environ: Mapping[str, str]) -> Iterator[Finding]:
     try:
         config = load(None, user=bool(os.geteuid()) and not SYSTEM_CONFIG.exists(), environ=environ)
     except NpgxError as error:
-        yield Finding(Grade.BAD, "config", error.message, error.hint)
+        if not isinstance(error.__context__, PermissionError):  # it is not this user's to read
+            yield Finding(Grade.BAD, "config", error.message, error.hint)
         return
     if config.state_dir.is_dir():
         disk = os.statvfs(config.state_dir)
@@ -74,22 +77,7 @@ def check_absent(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def _remedy(environ: Mapping[str, str]) -> str:
     start = "systemctl enable --now npgxd, or npgxd --user for yourself alone; why one ended: journalctl -eu npgxd"
-    directory = SYSTEM_RUNTIME_DIRECTORY
-    if environ.get("NPGXD_SOCKET"):
-        return f"NPGXD_SOCKET is set, so no other place is tried: unset it, or {start}"
-    try:
-        facts = directory.stat()
-    except FileNotFoundError:
-        return start
-    except OSError:
-        return f"look at {directory} as root"
-    if os.access(directory, os.X_OK) or facts.st_mode & stat.S_IXOTH:
-        return start
-    try:
-        group = grp.getgrgid(facts.st_gid).gr_name
-    except KeyError:
-        group = str(facts.st_gid)
-    return f"only the group {group} may reach it: usermod -aG {group} {_user()}, then log in again"
+    return f"NPGXD_SOCKET is set, so no other place is tried: unset it, or {start}" if environ.get("NPGXD_SOCKET") else start
 
 
 def _user() -> str:
