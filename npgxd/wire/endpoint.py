@@ -26,6 +26,8 @@ MAX_SOCKET_PATH: Final = 107
 """Bytes: sun_path has 108 on Linux, one of them for the final NUL (unix(7))."""
 DENIED: Final = "permission denied"
 """How the problem of a socket begins that is there, and not for this user."""
+_NOT_MAPPED: Final = 65534
+"""What a user namespace shows for a group that it does not have (user_namespaces(7))."""
 _START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
 _DENIED_HINT: Final = "Be in that group (usermod -aG GROUP USER and a new login; for a container --group-add), or ask as root"
 
@@ -194,6 +196,8 @@ def _group_of(path: Path) -> str:
     for place in (path, path.parent):
         try:
             gid = place.stat().st_gid
+            if gid == _NOT_MAPPED:
+                break
             return grp.getgrgid(gid).gr_name if gid else ""
         except KeyError:
             return str(gid)

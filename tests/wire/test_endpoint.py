@@ -157,6 +157,7 @@ def test_a_socket_that_is_not_for_us_says_who_may(listening, short):
     [
         (54_321, "its users are in the group 54321", "usermod -aG"),
         (0, "it is for root alone", "by its unit"),
+        (65_534, "its users are in the group npgxd", "--group-add"),  # one that a user namespace does not have
     ],
 )
 def test_a_refused_connection_names_the_group_and_how_to_be_in_it(short, monkeypatch, gid, said, do):
