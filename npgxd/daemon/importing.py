@@ -252,7 +252,10 @@ class Importer:
             return
         try:
             self._stores.publish_package(result.package)
-            published = self._stores.publish_kernels(list(result.kernels))
+            ready = [self._stores.number_kernel(kernel) for kernel in result.kernels]
+            for staged in ready:
+                self._stores.kernels.make_durable(staged)
+            published = self._stores.publish_kernels(ready)
         except NpgxError as error:
             notes.append(f"{name}: {error}")
             return

@@ -1,6 +1,6 @@
-"""Publishing what jobs made, a few kernels at a time, so that hundreds of them do not keep the loop from everybody else.
+"""Publishing what jobs made, a few kernels at a time and in slices, so that hundreds of them do not keep the loop from everybody else.
 
-Each slice is on the disk, and told, before the next one is begun; what a fault or an end of the daemon leaves over is compiled again.
+What is told is on the disk; what a fault or an end of the daemon leaves over is compiled again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.compile import KeyFailed
 from npgxd.daemon.metrics_histograms import KERNEL_COMPILE
+from npgxd.daemon.slices import Task
 from npgxd.errors import StoreError
+from npgxd.oplib.sweeping import Step
 from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome
 
@@ -22,11 +24,14 @@ if TYPE_CHECKING:
     from npgxd.daemon.flights import Need
     from npgxd.daemon.keyer import Keyer
     from npgxd.daemon.stores import Stores
+    from npgxd.errors import NpgxError
+    from npgxd.oplib.sweeping import Steps
+    from npgxd.store.kernels import Staged
 
 log = logging.getLogger(__name__)
 
-SLICE: Final = 4
-"""Kernels that are published at once: some ten fsyncs, for which everybody else waits."""
+TOGETHER: Final = 4
+"""Kernels that are shown at once: half a dozen fsyncs, which are not divided. Getting them ready is, kernel by kernel."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,7 @@ class Result:
     failed: list[KeyFailed] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     published: int = 0
+    work: Task[None] | None = None
 
 
 class Publishing:
@@ -67,21 +73,45 @@ class Publishing:
         return begun
 
     def slice(self, begun: Result, now: float) -> bool:
-        """Publish and tell the next kernels that were made under a toolchain that is still the same; whether that were the last."""
+        """Publish and tell kernels that were made under a toolchain that is still the same, for one slice; whether those were the last."""
         self._keyer.refresh(now)
-        chosen = [begun.left.popleft() for _ in range(min(SLICE, len(begun.left)))]
-        current = [kernel for kernel in chosen if self._keyer.is_current(begun.needs[kernel.key])]
-        begun.moved += [kernel.key for kernel in chosen if kernel not in current]
-        try:
-            published = self._stores.publish_kernels(current)
-        except StoreError as error:
-            self._refused(begun, current, error)
-        else:
-            begun.published += len(published)
-            for manifest in published:
-                self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
-            self._coordinator.landed(published)
-        return not begun.left
+        if begun.work is None:
+            begun.work = Task(self._steps(begun))
+        if not begun.work.run(at_least_once=True):
+            return False
+        if begun.work.error is not None:
+            self._refused(begun, list(begun.left), begun.work.error)
+            begun.left.clear()
+        return True
+
+    def _steps(self, begun: Result) -> Steps[None]:
+        while begun.left:
+            chosen = self._current(begun, [begun.left.popleft() for _ in range(min(TOGETHER, len(begun.left)))])
+            try:
+                yield from self._publish(begun, chosen)
+            except StoreError as error:
+                self._refused(begun, chosen, error)
+
+    def _publish(self, begun: Result, chosen: list[MadeKernel]) -> Steps[None]:
+        ready: dict[str, Staged] = {}
+        for kernel in chosen:
+            ready[kernel.key] = self._stores.number_kernel(kernel)
+            yield Step("publishing", begun.published, len(begun.needs))
+        for staged in ready.values():  # all of them are on their way to the disk by now
+            self._stores.kernels.make_durable(staged)
+            yield Step("publishing", begun.published, len(begun.needs))
+        published = self._stores.publish_kernels([ready[kernel.key] for kernel in self._current(begun, chosen)])
+        begun.published += len(published)
+        for manifest in published:
+            self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
+        self._coordinator.landed(published)
+        yield Step("publishing", begun.published, len(begun.needs))
+
+    def _current(self, begun: Result, kernels: list[MadeKernel]) -> list[MadeKernel]:
+        """Those of the toolchain as it is now; the others are noted."""
+        current = [kernel for kernel in kernels if self._keyer.is_current(begun.needs[kernel.key])]
+        begun.moved += [kernel.key for kernel in kernels if kernel not in current]
+        return current
 
     def end(self, begun: Result, now: float) -> list[KeyFailed]:
         """All kernels are published: what else was staged goes. Gives the keys without a kernel whose toolchain has not moved."""
@@ -105,6 +135,6 @@ class Publishing:
             self._coordinator.moved(moved, now)
         return [one for one in begun.failed if one.key not in moved]
 
-    def _refused(self, begun: Result, kernels: list[MadeKernel], error: StoreError) -> None:
+    def _refused(self, begun: Result, kernels: list[MadeKernel], error: NpgxError) -> None:
         log.error("cannot publish: %s", error)
         begun.failed += [KeyFailed(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in kernels]

@@ -30,12 +30,13 @@ from npgxd.wire.messages import Package
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from npgxd.compile import JobResult, MadeKernel, MadePackage
     from npgxd.daemon.flights import Need
     from npgxd.daemon.tries import GivenUp
     from npgxd.oplib.sweeping import Steps
+    from npgxd.store.kernels import Staged
     from npgxd.store.manifest import KernelManifest
 
 log = logging.getLogger(__name__)
@@ -106,9 +107,13 @@ class Stores:
         """Keep the run package that a job produced."""
         self.packages.publish(self.state.staging / made.staged, made.digest, made.name)
 
-    def publish_kernels(self, made: list[MadeKernel]) -> list[KernelManifest]:
-        """Publish verified, staged kernels; they are no longer known to fail."""
-        published = self.kernels.publish([self.state.staging / kernel.staged for kernel in made])
+    def number_kernel(self, made: MadeKernel) -> Staged:
+        """Begin to publish a verified, staged kernel; ``kernels.make_durable`` and ``publish_kernels`` are to follow."""
+        return self.kernels.number(self.state.staging / made.staged)
+
+    def publish_kernels(self, staged: Sequence[Staged]) -> list[KernelManifest]:
+        """Publish kernels that are ready, together; they are no longer known to fail."""
+        published = self.kernels.show(staged)
         try:
             self.history.made([manifest.key for manifest in published])
             self.past.made([(manifest.key, manifest.origin.record_digest) for manifest in published])

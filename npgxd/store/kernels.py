@@ -10,7 +10,7 @@ import logging
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.errors import StoreError
 from npgxd.store.catalog import Catalog, KernelRow
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 RECENT = 2048
 """Manifests kept in memory."""
+_INDEPENDENT = frozenset({"id", "simplified_keys"})
+"""What is computed from a manifest, and not from its ``making``."""
 SHELF_DIGITS = 2
 """A kernel's directory lies in one named by the first digits of its id."""
 
@@ -51,6 +53,13 @@ class MadeFile:
     object: Path
     description: Path
     beneath: Path
+
+
+class Staged(NamedTuple):
+    """A kernel that is ready to be shown: where it lies in staging, and its manifest as it is there."""
+
+    path: Path
+    manifest: KernelManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +103,12 @@ class KernelStore:
         self._catalog = catalog
         self.uses = Uses(catalog)
         self._root = os.fspath(state.kernels)
+        self._sequence = 0
+        """The highest that was given to a kernel, published or not."""
         self._verified: set[str] = set()
         """Served before in this life: their bytes were compared with their manifests."""
+        self._shelves: set[Path] = set()
+        """Those that were made, or given their mode, in this life."""
         self._recent: OrderedDict[str, KernelManifest] = OrderedDict()
         self.damaged: set[str] = set()
         """Kernels that were set aside in this life: views that link their files are not to be trusted either."""
@@ -113,27 +126,46 @@ class KernelStore:
 
         A kernel that is there already, byte for byte, keeps its files; only how it was made is told anew in its manifest.
         """
+        ready = [self.number(path) for path in staged]
+        for kernel in ready:
+            self.make_durable(kernel)
+        return self.show(ready)
+
+    def number(self, staged: Path) -> Staged:
+        """The first act of ``publish``: a staged kernel is given its place in the order, and sent on its way to the disk."""
+        self._sequence = max(self._catalog.next_sequence(), self._sequence + 1)
+        manifest = numbered(parse_manifest(read_plain(staged / MANIFEST_NAME, MAX_MANIFEST_BYTES)), self._sequence)
+        self._state.disk.rewrite_staged(staged / MANIFEST_NAME, manifest.to_json())
+        return Staged(staged, manifest)
+
+    def make_durable(self, kernel: Staged) -> None:
+        """The second act: all of it is on the disk when this returns, though under no name that anybody looks for."""
+        self._state.disk.fsync_file(kernel.path / MANIFEST_NAME)
+
+    def show(self, staged: Sequence[Staged]) -> list[KernelManifest]:
+        """The last act, for several kernels together: visible, findable and durable when this returns."""
         disk = self._state.disk
-        published: list[tuple[Path, KernelManifest]] = []
-        for sequence, path in enumerate(staged, self._catalog.next_sequence()):
-            manifest = numbered(parse_manifest(read_plain(path / MANIFEST_NAME, MAX_MANIFEST_BYTES)), sequence)
-            disk.rewrite_staged(path / MANIFEST_NAME, manifest.to_json())
-            published.append((path, manifest))
-        for path, _ in published:
-            disk.fsync_file(path / MANIFEST_NAME)
         parents: set[Path] = set()
-        for path, manifest in published:
+        for path, manifest in staged:
             final = self.directory(manifest.id)
-            if disk.make_directory(final.parent, exist_ok=True):
+            if self._make_shelf(final.parent):
                 parents.add(self._state.kernels)
             if not disk.publish(path, final, durable=False):
                 self._renew(path, manifest)
             parents.add(final.parent)
         for parent in sorted(parents):
             disk.fsync_directory(parent)
-        self._catalog.add_kernels([row_of(manifest) for _, manifest in published])
-        self.uses.published({manifest.id: manifest.origin.fingerprint for _, manifest in published})
-        return [manifest for _, manifest in published]
+        self._catalog.add_kernels([row_of(manifest) for _, manifest in staged])
+        self.uses.published({manifest.id: manifest.origin.fingerprint for _, manifest in staged})
+        return [manifest for _, manifest in staged]
+
+    def _make_shelf(self, shelf: Path) -> bool:
+        """Whether the directory of a kernel's directory is new. Asking the file system to make one that is there costs a tenth of all."""
+        if shelf in self._shelves and shelf.is_dir():
+            return False
+        new = self._state.disk.make_directory(shelf, exist_ok=True)
+        self._shelves.add(shelf)
+        return new
 
     def reconcile(self) -> Reconciled:
         """Make the catalog list exactly the kernels that are there, after a crash between a rename and its row.
@@ -308,7 +340,9 @@ def row_of(manifest: KernelManifest) -> KernelRow:
 
 def numbered(manifest: KernelManifest, sequence: int) -> KernelManifest:
     """The manifest with its place in the order of publication."""
-    return replace(manifest, making=replace(manifest.making, sequence=sequence))
+    made = replace(manifest, making=replace(manifest.making, sequence=sequence))
+    vars(made).update({name: known for name, known in vars(manifest).items() if name in _INDEPENDENT})
+    return made
 
 
 def directories(state: StateDirectory) -> Iterator[tuple[str, Path]]:

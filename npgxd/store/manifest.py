@@ -123,7 +123,9 @@ class KernelManifest:
             "trusted": self.making.trusted,
         }
         whole = {**_core(self), "making": making, "schema": MANIFEST_SCHEMA}
-        return json.dumps(whole, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
+        # A line for each part: Python's own encoder, which indents all of it, takes ten times as long.
+        lines = (f'"{name}": {json.dumps(part, sort_keys=True, ensure_ascii=False)}' for name, part in sorted(whole.items()))
+        return ("{\n " + ",\n ".join(lines) + "\n}\n").encode()
 
 
 def _core(manifest: KernelManifest) -> dict[str, Any]:
