@@ -353,7 +353,7 @@ class Service:
                 self._draining.begin(number.name)
 
     def _close(self) -> None:
-        self._following.tick(self._clock())
+        self._following.tell_all(self._clock())
         self._dispatcher.stop()
         self._keyer.close()
         self._admin.close()

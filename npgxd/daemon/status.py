@@ -55,6 +55,8 @@ class StatusPage:
         self._coordinator = coordinator
         self._dispatcher = dispatcher
         self._started: float | None = None
+        self._progresses: dict[str, RoundProgress] = {}
+        """Of the rounds in the document that is being made: each is told twice, of its round and of its rank."""
         self.draining = False
         self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
         self.library: Callable[[], dict[str, object]] = dict
@@ -72,6 +74,7 @@ class StatusPage:
         """docs/file-formats.md, "Status document"."""
         if self._started is None:
             self._started = now
+        self._progresses.clear()
         return {
             "schema": SCHEMA,
             "daemon": {
@@ -140,8 +143,13 @@ class StatusPage:
             "users": self._coordinator.quotas.describe(),
         }
 
+    def _progress(self, asked: Round, now: float) -> RoundProgress:
+        if asked.id not in self._progresses:
+            self._progresses[asked.id] = self.progress(asked, now)
+        return self._progresses[asked.id]
+
     def _round(self, waiting: Round, now: float) -> dict[str, object]:
-        progress = self.progress(waiting, now)
+        progress = self._progress(waiting, now)
         return {
             "round": waiting.id,
             "job": waiting.job,
@@ -190,7 +198,7 @@ class StatusPage:
         if followed is not None:
             done, total = len(followed.settlements), len(followed.needs)
             if followed.result is None and state is not ClientState.RECORDING:
-                done = self.progress(followed, now).done
+                done = self._progress(followed, now).done
                 if state is not ClientState.DEGRADED:  # a rank that gave up waiting: its round goes on without it
                     state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
         return {
