@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,6 +133,7 @@ class Costs:
         return self._typical
 
 
+@lru_cache(maxsize=4096)
 def size_of(canonical: bytes) -> int:
     """A record's size class: each class has eight times the elements of the one below. 0 where no shape can be read."""
     try:

@@ -7,6 +7,7 @@ by the dispatcher, and whoever follows a round reads ``changed``.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from npgxd.daemon.assembly import Assembly
@@ -53,6 +54,10 @@ VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
 
 
+ENTER_KEYS = 512
+"""Keys of closed groups that are put in flight in one go, but for those of the last round: a few milliseconds."""
+
+
 class Coordinator:
     """Rounds, groups and keys of one daemon. All times are monotonic seconds, passed in."""
 
@@ -78,6 +83,9 @@ class Coordinator:
         self.trace = Tracing()
         self.postponed = Postponed(self._ledger)
         self._kept = Kept()
+        self.enter_keys = ENTER_KEYS
+        self.entering: deque[str] = deque()
+        """Rounds of closed groups whose keys are not in flight yet: workers are given none of a group before all of it is there."""
         self.changed: set[str] = set()
         """Rounds about which their followers are to be told something."""
 
@@ -198,21 +206,32 @@ class Coordinator:
             self._take_up(now)
         for group in self._windows.due(now):
             self._close(group, now)
+        self._enter(now)
         changes = self._attendance.tick(now)
         for left in changes.dropped:
             log.info("no process waits for round %s of job %s any more: it goes on in the background", left.id[:8], left.job)
             self.flights.attend(left.waiter, left.open_keys, now)
         for left in changes.expired:
             self._finish(self._outcomes.expired(left, self._config.compile.background_s))
-        return min(self.postponed.due, self._windows.next_close(), self._attendance.next_check)
+        due = min(self.postponed.due, self._windows.next_close(), self._attendance.next_check)
+        return now if self.entering else due
 
     def _close(self, group: Group, now: float) -> None:
         """The group is complete, or is not waited for any longer: its missing keys go to the workers, its known ones are settled."""
         self._windows.close(group)
-        for member in group.rounds:
-            waiting = self.rounds.get(member)
+        idle = not self.entering
+        self.entering += group.rounds
+        if idle:  # else they are behind others
+            self._enter(now)
+
+    def _enter(self, now: float) -> None:
+        """Rounds of groups that were closed, a few large ones at a time."""
+        left = self.enter_keys
+        while self.entering and left > 0:
+            waiting = self.rounds.get(self.entering.popleft())
             if waiting is None or waiting.result is not None:
                 continue
+            left -= len(waiting.needs)
             if waiting.open_keys:
                 self._ledger.settle_if_known(waiting)  # another group may have finished some of them meanwhile
             self._queue(waiting, now)

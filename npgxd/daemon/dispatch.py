@@ -174,7 +174,8 @@ class Dispatcher:
         check = self._stuck.tick(now)
         if self._publishing:
             self._publish(now)
-        while not self.draining and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
+        startable = not self.draining and not self._coordinator.entering  # a group is planned as a whole
+        while startable and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
             if not self._next(now):
                 # What could not be started is tried again when its pause is over, whatever else happens.
                 self._seen, self._look_at = self._situation if self._start_at <= now else None, now + LOOK_S

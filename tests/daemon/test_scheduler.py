@@ -85,6 +85,7 @@ class Histories(RuleBasedStateMachine):
         self.sessions = Sessions()
         self.coordinator = Coordinator(config, self.stores, self.keyer, self.sessions)
         self.coordinator.settling.clock = itertools.count().__next__  # a file of a view to each slice
+        self.coordinator.enter_keys = 1  # a round of a group at a time
         self.stores.views.step_files = 1
         self.machine = FakeMachine()
         self.dispatcher = Dispatcher(config, self.stores, self.keyer, self.coordinator, self.machine)
@@ -264,6 +265,20 @@ class Histories(RuleBasedStateMachine):
                     flight = self.coordinator.flights.get(key)
                     assert flight is not None
                     assert taken.id in flight.waiters
+
+    @precondition(lambda self: self.coordinator.entering)
+    @rule()
+    def a_group_that_was_closed_goes_on(self) -> None:
+        self.coordinator.tick(self.now)
+        self.turn()
+
+    @invariant()
+    def a_round_whose_group_was_closed_is_in_flight_or_has_its_turn(self) -> None:
+        groups = self.coordinator._windows._groups
+        closed = {
+            r.id for r in self.rounds.values() if r.state is RoundState.WAITING and r.group in groups and groups[r.group].closed
+        }
+        assert {name for name in closed if self.rounds[name].result is None} <= set(self.coordinator.entering)
 
     @invariant()
     def a_round_that_is_complete_has_its_turn_and_is_durable_until_then(self) -> None:
