@@ -54,7 +54,7 @@ VIEW_GRACE_S = 60.0
 """A view that was told to a client is kept this long for it to lease."""
 
 
-ENTER_KEYS = 512
+ENTER_KEYS = 256
 """Keys of closed groups that are put in flight in one go, but for those of the last round: a few milliseconds."""
 
 
@@ -132,7 +132,9 @@ class Coordinator:
     def resume(self, entries: Iterable[RoundEntry], now: float) -> int:
         """Take up the rounds that an earlier life accepted and did not settle; their number. Without a toolchain they wait for one."""
         self.postponed.add(entries)
-        return self._take_up(now)
+        taken = self._take_up(now)
+        self._enter(now)
+        return taken
 
     def _take_up(self, now: float) -> int:
         rounds = self.postponed.take_up(now)
@@ -140,7 +142,7 @@ class Coordinator:
             taken.durable = True
             self._ledger.settle_if_known(taken)
             self._admit(taken, now)
-            self._close(self._windows.alone(taken, now), now)
+            self._close(self._windows.alone(taken, now))
         return len(rounds)
 
     def adopt(self, known: Round, session: Session, now: float) -> Round:
@@ -190,7 +192,7 @@ class Coordinator:
     def _join_group(self, taken: Round, session: Session, now: float) -> None:
         full = self._windows.join(taken, session, now)
         if full is not None:
-            self._close(full, now)
+            self._close(full)
         if not taken.open_keys:
             self._settle_at_once(taken, now)  # a full hit never waits; local rank 0 may still ask for its group's records
         self.tick(now)
@@ -205,7 +207,7 @@ class Coordinator:
             self._keyer.find_if_missing(now)
             self._take_up(now)
         for group in self._windows.due(now):
-            self._close(group, now)
+            self._close(group)
         self._enter(now)
         changes = self._attendance.tick(now)
         for left in changes.dropped:
@@ -216,13 +218,10 @@ class Coordinator:
         due = min(self.postponed.due, self._windows.next_close(), self._attendance.next_check)
         return now if self.entering else due
 
-    def _close(self, group: Group, now: float) -> None:
+    def _close(self, group: Group) -> None:
         """The group is complete, or is not waited for any longer: its missing keys go to the workers, its known ones are settled."""
         self._windows.close(group)
-        idle = not self.entering
         self.entering += group.rounds
-        if idle:  # else they are behind others
-            self._enter(now)
 
     def _enter(self, now: float) -> None:
         """Rounds of groups that were closed, a few large ones at a time."""

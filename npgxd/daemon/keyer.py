@@ -130,6 +130,14 @@ class Keyer:
     @property
     def info(self) -> ToolchainInfo | None:
         """What a rank is told of the toolchain."""
+        return self._info(look=True)
+
+    @property
+    def info_lately(self) -> ToolchainInfo | None:
+        """The same for people, who may ask again every second: as of the last look at all files."""
+        return self._info(look=False)
+
+    def _info(self, *, look: bool) -> ToolchainInfo | None:
         if self.toolchain is None or self._fingerprints is None:
             return None
         return ToolchainInfo(
@@ -138,7 +146,7 @@ class Keyer:
             cann_version=self.toolchain.cann_version,
             simulated=self.toolchain.simulated,
             cores=self.toolchain.cores,
-            fingerprint=self._fingerprints.summary(),
+            fingerprint=self._fingerprints.summary(look=look),
         )
 
     def differences(self, rank: ToolchainIdentity) -> tuple[Difference, ...]:

@@ -116,7 +116,7 @@ class StatusPage:
         self._started = now
 
     def _toolchain(self) -> dict[str, object]:
-        toolchain, info = self._keyer.toolchain, self._keyer.info
+        toolchain, info = self._keyer.toolchain, self._keyer.info_lately
         if toolchain is None or info is None:
             return {"problem": self._keyer.problem}
         cores = toolchain.cores

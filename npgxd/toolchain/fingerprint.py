@@ -87,9 +87,12 @@ class Fingerprinter:
         """What an op type resolves to: for people who ask why a kernel was compiled again."""
         return self._op(op_type, None).resolution
 
-    def summary(self) -> str:
-        """One fingerprint over the whole toolchain, 64 hexadecimal digits: for status and comparison, in no key."""
-        return self._all()[1]
+    def summary(self, *, look: bool = True) -> str:
+        """One fingerprint over the whole toolchain, 64 hexadecimal digits: for status and comparison, in no key.
+
+        Without ``look`` it is as of the last look at all its files, which are thousands, if no op was seen to change since.
+        """
+        return self._all()[1] if look or self._whole is None else self._whole[1]
 
     def ground(self) -> str:
         """One fingerprint over what counts for every op (the compiler, the versions, the SoC), as of the last ``refresh``."""
