@@ -91,6 +91,8 @@ class Publishing:
                 yield from self._publish(begun, chosen)
             except StoreError as error:
                 self._refused(begun, chosen, error)
+            if begun.left:
+                yield Step("publishing", begun.published, len(begun.needs))
 
     def _publish(self, begun: Result, chosen: list[MadeKernel]) -> Steps[None]:
         ready: dict[str, Staged] = {}
@@ -105,7 +107,6 @@ class Publishing:
         for manifest in published:
             self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
         self._coordinator.landed(published)
-        yield Step("publishing", begun.published, len(begun.needs))
 
     def _current(self, begun: Result, kernels: list[MadeKernel]) -> list[MadeKernel]:
         """Those of the toolchain as it is now; the others are noted."""
