@@ -183,7 +183,7 @@ class Dispatcher:
             return now
         following = self._pool.next_check()
         again = check
-        if self._coordinator.flights.waiting and not self.draining:
+        if self._coordinator.flights.waiting and startable:
             again = min(again, self._start_at if self._start_at > now else self._look_at)
         return again if following is None else min(following, again)
 

@@ -226,7 +226,7 @@ class Service:
             self._due = self._look_around()
         if self._garbage.due:
             self._collect_garbage()
-        timeout = None if self._due == math.inf else max(0, math.ceil((self._due - self._clock()) * 1000))
+        timeout = None if self._due == math.inf else math.ceil(max(0.0, self._due - self._clock()) * 1000)
         ready = self._poller.poll(0 if self._ranks.waiting else timeout)
         # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
         for source, _event in sorted(ready, key=self._after_ends):

@@ -9,7 +9,7 @@ import pytest
 
 from npgxd.daemon.draining import Draining
 from npgxd.wire.messages import Follow
-from npgxd.wire.states import ClientState, KeyOutcome, Reason
+from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 
 SIZES = (16, 32, 48)
 
@@ -102,6 +102,24 @@ def test_an_operator_that_is_replaced_meanwhile_is_compiled_anew(sliced) -> None
     assert before.isdisjoint(taken.needs)
     assert (taken.result.state, taken.result.reason) == (ClientState.INSTALLED, Reason.COMPILED)
     assert {told.outcome for told in taken.settlements.values()} == {KeyOutcome.COMPILED}
+
+
+def test_the_rounds_of_a_large_group_are_put_in_flight_one_after_the_other_and_compiled_together(parts) -> None:
+    parts.coordinator.enter_keys = 1
+    job = {"run_id": "r", "local_world_size": 3, "world_size": 3}
+    rounds = [parts.submit(parts.session(rank=at, **job), 16, 32 + 16 * at) for at in range(3)]
+    looks = 0
+    while parts.coordinator.entering:
+        waiting = sum(taken.state is RoundState.WAITING for taken in rounds)
+        assert waiting == len(parts.coordinator.entering)
+        assert parts.dispatcher.tick(1.0) >= 1.0, "when to look again is told, also before anything was ever started"
+        assert parts.dispatcher.describe(1.0)["jobs"] == [], "no worker is given a part of a group"
+        assert parts.coordinator.tick(1.0) >= 1.0
+        looks += 1
+    assert looks == 2
+    parts.dispatcher.tick(1.0)
+    assert sum(job["keys"] for job in parts.dispatcher.describe(1.0)["jobs"]) == 4
+    parts.drive(lambda: all(taken.result is not None for taken in rounds), now=1.0)
 
 
 def test_a_fault_in_the_making_of_one_view_keeps_nobody_waiting(sliced, monkeypatch, caplog) -> None:
