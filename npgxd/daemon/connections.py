@@ -19,7 +19,7 @@ from npgxd.oplib.users import started_s
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from npgxd.wire.credentials import PeerCredentials
@@ -46,10 +46,15 @@ TOLD_S: Final = 10.0
 
 @dataclass(slots=True)
 class _Open:
-    """One connection. ``looks``: how often it was found silent; ``ended``: by us, and what comes of it does not count."""
+    """One connection. ``ended``: by us, and what comes of it does not count.
+
+    Since the last message came whole: ``looks`` that found it silent, ``busy`` samples that found bytes of it; whether it was ``noted``.
+    """
 
     peer: PeerCredentials
     looks: int = 0
+    busy: int = 0
+    noted: bool = False
     ended: bool = False
 
 
@@ -118,7 +123,8 @@ class Connections:
         found = self._open.get(descriptor)
         if found is None:  # it has closed since, or was not told of yet
             return not self._is_cut_off(peer)
-        found.looks = 0
+        found.looks = found.busy = 0
+        found.noted = False
         return not found.ended
 
     # ---- ending ------------------------------------------------------------------------------------------------------
@@ -169,6 +175,43 @@ class Connections:
                     self._end(descriptor)
             self._forget(now)
         return self._next_look if self._open or self._cut_off else math.inf
+
+    # ---- messages that do not end (``memory_guard``) -----------------------------------------------------------------
+
+    def note_all(self) -> None:
+        """From now on it is known of which connections no whole message has come."""
+        for found in self._open.values():
+            found.noted, found.busy = True, 0
+
+    def sample(self) -> None:
+        """Note which connections have bytes that libzmq has not read. A number that is another file's by now is only asked."""
+        for descriptor, found in self._open.items():
+            found.busy += far_ends.unread(descriptor) > 0
+
+    def take_busy(self, least: int) -> list[tuple[int, int]]:
+        """How often the connections of each process were busy without a whole message, and one of them, where that is ``least`` or more.
+
+        All begin anew.  Processes that cannot be told from others of their user count as one for each connection.
+        """
+        busy: dict[tuple[int, int], tuple[int, int]] = {}
+        for descriptor, found in self._open.items():
+            if found.busy and not found.ended:
+                process = found.peer.uid, found.peer.pid or -descriptor
+                busy[process] = busy.get(process, (0, 0))[0] + found.busy, descriptor
+            found.busy = 0
+        return [each for each in busy.values() if each[0] >= least]
+
+    def cut_off_each(self, descriptors: Iterable[int]) -> None:
+        """Cut off the processes behind these connections."""
+        for descriptor in descriptors:
+            self.cut_off(descriptor, self._open[descriptor].peer)
+
+    def end_noted(self) -> int:
+        """End the connections of which no whole message has come since ``note_all``; how many they are."""
+        noted = [descriptor for descriptor, found in self._open.items() if found.noted and not found.ended]
+        for descriptor in noted:
+            self._end(descriptor)
+        return len(noted)
 
     def _end(self, descriptor: int, peer: PeerCredentials | None = None) -> None:
         found = self._open.get(descriptor)

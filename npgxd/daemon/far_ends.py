@@ -7,10 +7,13 @@ not, at that moment, a connection that was accepted at the given path; by the ti
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
 import struct
+import sys
+import termios
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +40,14 @@ def end(descriptor: int, path: Path, peer: PeerCredentials) -> bool:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             connection.shutdown(socket.SHUT_RDWR)
         return True
+
+
+def unread(descriptor: int) -> int:
+    """The bytes that have come and are not read (unix(7), SIOCINQ); 0 if there is no such descriptor, or it has none to tell."""
+    try:
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import zmq
 
+from npgxd.daemon.memory_guard import MemoryGuard
 from npgxd.daemon.refusals import refusal_of
 from npgxd.daemon.turns import WAITING_BYTES, Room, Turns
 from npgxd.errors import NpgxError, ProtocolError
@@ -83,6 +84,7 @@ class RankPort:
         self._router = router
         self._events = events
         self._connections = connections
+        self._guard = MemoryGuard(connections)
         self._sessions = sessions
         self._handlers = handlers
         self._end = end
@@ -156,8 +158,9 @@ class RankPort:
         return ended
 
     def tick(self, now: float) -> float:
-        """End connections that say nothing; when to look again."""
-        return self._connections.tick(now, lambda descriptor: self._sessions.by_connection(descriptor) is not None)
+        """End connections that say nothing, or do not end what they say; when to look again."""
+        silent = self._connections.tick(now, lambda descriptor: self._sessions.by_connection(descriptor) is not None)
+        return min(silent, self._guard.tick(now))
 
     def _gone(self, session: Session | None) -> bool:
         if session is None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.daemon import connections, far_ends
+from npgxd.daemon import connections, far_ends, memory_guard
 from npgxd.daemon.connections import CUT_OFF_S, LONGEST_S, LOOK_S, LOOKS, OPEN_FACTOR, OPEN_MORE, Connections
+from npgxd.daemon.memory_guard import BUSY, MESSAGE, MORE, ROUNDS, SAMPLES, MemoryGuard
 from npgxd.wire.credentials import PeerCredentials
 
 if TYPE_CHECKING:
@@ -174,3 +175,72 @@ def test_of_processes_that_cannot_be_told_apart_only_the_connection_is_ended(
     assert has_ended(first)
     assert not has_ended(second)
     assert not ground.connections.refuses(invisible)
+
+
+def test_who_sends_on_and_on_and_completes_nothing_is_cut_off_when_memory_is_short(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    (endless, _), (answered, its), (idle, _) = ground.connect(), ground.connect(), ground.connect()
+    ours = ground.connections._open[its]
+    ours.peer = far = PeerCredentials(ME.uid, ME.gid, ME.pid + 1)  # another process
+    monkeypatch.setattr(connections, "started_s", lambda _pid: 1.0)
+    endless.send(b"x")
+    answered.send(b"x")
+
+    def look(times: int) -> None:
+        for _ in range(times):
+            ground.now = guard.tick(ground.now)
+            ground.connections.heard(its, far)
+
+    look(2 * SAMPLES)
+    assert not has_ended(endless), "there is memory"
+    size = MORE + 1
+    look(SAMPLES + 1)
+    assert has_ended(endless)
+    assert not has_ended(answered), "each of its messages ended"
+    assert ground.connections.refuses(ME)
+    assert not ground.connections.refuses(far)
+    assert has_ended(idle), "it is the same process's"
+
+
+def test_a_crowd_that_sends_large_messages_at_once_is_no_flood_however_slowly_they_come(ground: Ground) -> None:
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    crowd = [ground.connect() for _ in range(MORE // MESSAGE + 2)]
+    for number, (near, far) in enumerate(crowd):
+        ground.connections._open[far].peer = PeerCredentials(ME.uid, ME.gid, ME.pid + 1 + number)
+        near.send(b"part of a message")
+    size = MORE + 1
+    for _ in range(SAMPLES * (ROUNDS - 1)):
+        ground.now = guard.tick(ground.now)
+    assert not any(has_ended(near) for near, _ in crowd)
+
+
+def test_when_nobody_sends_and_memory_stays_short_what_says_nothing_whole_is_ended_once(ground: Ground) -> None:
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    (half, _), (speaks, its) = ground.connect(), ground.connect()
+    size = MORE + 1
+    for _ in range(SAMPLES * (ROUNDS + 2)):
+        ground.now = guard.tick(ground.now)
+        ground.connections.heard(its, ME)
+    assert has_ended(half)
+    assert not has_ended(speaks)
+    assert not ground.connections.refuses(ME), "nobody is known to have done it"
+    later, _ = ground.connect()
+    for _ in range(SAMPLES * (ROUNDS + 2)):
+        ground.now = guard.tick(ground.now)
+    assert not has_ended(later), "what memory it has now is taken as given"
+    assert BUSY < SAMPLES
+
+
+def test_bytes_that_nobody_reads_are_seen_and_asking_a_wrong_number_is_no_harm(ground: Ground, tmp_path: Path) -> None:
+    near, far = ground.connect()
+    near.send(b"four")
+    assert far_ends.unread(far) == 4
+    with (tmp_path / "file").open("w") as file:
+        assert far_ends.unread(file.fileno()) == 0
+    assert far_ends.unread(9999) == 0
+    assert memory_guard.resident() > 1_000_000

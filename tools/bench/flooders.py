@@ -134,6 +134,7 @@ def _connected(path: str) -> socket.socket | None:
     except OSError:
         one.close()
         return None
+    one.settimeout(None)  # with one, also a look without waiting would wait
     return one
 
 
