@@ -76,6 +76,11 @@ class Draining:
         self._stop_starting()
         self.deadline = self._clock() + drain_s
 
+    def asked(self, why: str, *, at_once: bool) -> None:
+        """As an administrator asks for it: a drain that is asked for again changes nothing, where a second signal ends what runs."""
+        if at_once or not self.under_way:
+            self.begin(why, at_once=at_once)
+
     def is_over(self) -> bool:
         """Whether the daemon may end now."""
         if not self.under_way:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from npgxd.daemon.failed_runs import failed_runs
 from npgxd.daemon.kernel_story import KernelStory
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.status import state_of
 from npgxd.wire import limits
 from npgxd.wire.printable import counted
 from npgxd.wire.states import ClientState, RoundState
@@ -153,10 +154,11 @@ class Explainer:
 
     def _ranks(self, sessions: list[Session], rounds: list[Round], now: float) -> dict[str, Any]:
         """Of sessions those that are worst off, and of rounds the newest, those that wait after all others."""
-        sessions = sorted(sessions, key=lambda each: _WELL.get(each.state, 0))
+        states = {each.id: state_of(each, self._coordinator.rounds.get(each.round)) for each in sessions}
+        sessions = sorted(sessions, key=lambda each: _WELL.get(states[each.id], 0))
         rounds = sorted(rounds, key=lambda each: (each.result is None, each.accepted_at))
         return {
-            "sessions": [_session(each, now) for each in sessions[:MAX_ROUNDS]],
+            "sessions": [_session(each, states[each.id], now) for each in sessions[:MAX_ROUNDS]],
             "sessions_total": len(sessions),
             "rounds": [self._round(each, now) for each in rounds[-MAX_ROUNDS:]],
             "rounds_total": len(rounds),
@@ -234,7 +236,7 @@ def _postponed(entry: RoundEntry) -> dict[str, Any]:
     }
 
 
-def _session(session: Session, now: float) -> dict[str, Any]:
+def _session(session: Session, state: ClientState, now: float) -> dict[str, Any]:
     return {
         "session": session.id,
         "uid": session.peer.uid,
@@ -243,7 +245,7 @@ def _session(session: Session, now: float) -> dict[str, Any]:
         "client": session.hello.client[:MAX_SAID],
         "rank": session.rank.rank,
         "local_rank": session.rank.local_rank,
-        "state": str(session.state),
+        "state": str(state),
         "reason": session.reason,
         "detail": session.detail[:MAX_SAID],
         "graph": session.graph,

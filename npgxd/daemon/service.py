@@ -103,7 +103,7 @@ class Service:
             self._housekeeping,
             self._importer,
             explainer,
-            lambda why, at_once: self._draining.begin(why, at_once=at_once),
+            lambda why, at_once: self._draining.asked(why, at_once=at_once),
         )
         lookups = Lookups(config.cache, int(config.store.min_free_gb * GB), stores)
         cached = CachePage(config.cache, stores, lookups)

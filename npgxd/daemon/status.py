@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npgxd import __version__
 from npgxd.errors import StoreError
 from npgxd.wire import limits
-from npgxd.wire.states import ClientState
+from npgxd.wire.states import ClientState, RoundState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,19 +194,17 @@ class StatusPage:
 
     def _rank(self, session: Session, now: float) -> dict[str, object]:
         followed = self._coordinator.rounds.get(session.round)
-        state, done, total = session.state, 0, 0
+        done, total = 0, 0
         if followed is not None:
             done, total = len(followed.settlements), len(followed.needs)
-            if followed.result is None and state is not ClientState.RECORDING:
+            if followed.result is None and session.state is not ClientState.RECORDING:
                 done = self._progress(followed, now).done
-                if state is not ClientState.DEGRADED:  # a rank that gave up waiting: its round goes on without it
-                    state = ClientState.COMPILING if str(followed.state) == "COMPILING" else ClientState.QUEUED
         return {
             "session": session.id,
             "pid": session.peer.pid,
             "rank": session.rank.rank,
             "local_rank": session.rank.local_rank,
-            "state": str(state),
+            "state": str(state_of(session, followed)),
             "reason": session.reason,
             "detail": session.detail[:MAX_SAID],
             "graph": session.graph,
@@ -215,3 +213,12 @@ class StatusPage:
             "connected_s": round(now - session.connected_at, 3),
             "leases": len(session.leases),
         }
+
+
+def state_of(session: Session, followed: Round | None) -> ClientState:
+    """The state in which a process is shown: while its round goes on, that round's."""
+    if followed is None or followed.result is not None or session.state is ClientState.RECORDING:
+        return session.state
+    if session.state is ClientState.DEGRADED:  # a rank that gave up waiting: its round goes on without it
+        return session.state
+    return ClientState.COMPILING if followed.state is RoundState.COMPILING else ClientState.QUEUED

@@ -112,6 +112,7 @@ def test_a_job_is_explained_by_all_its_processes_and_rounds_those_that_wait_last
     assert waiting.job == failed.job
     told = parts.explainer.explain(failed.job[:6], ME.uid, 10.0)
     assert (told["kind"], told["job"], told["sessions_total"]) == ("job", failed.job, 2)
+    assert {"QUEUED"} & {each["state"] for each in told["sessions"]}, "as status shows it"
     assert [(each["round"], each["outcome"]) for each in told["rounds"]] == [(failed.id, "DEGRADED"), (waiting.id, None)]
     assert parts.explainer.explain(f"job:{failed.job}", None, 10.0)["rounds_total"] == 2
     with pytest.raises(Refused, match="nothing is known"):

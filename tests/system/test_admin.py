@@ -197,3 +197,18 @@ def test_the_daemon_ends_when_it_is_told_to(node: Node, word: str) -> None:
     npgxctl(node, word)
     assert node.daemon is not None
     assert node.daemon.wait(PATIENCE_S) == 0
+
+
+def test_a_drain_that_is_asked_for_again_lets_compiles_finish_all_the_same(make_node: Callable[..., Node]) -> None:
+    """Who repeats it to see how far it is does not end what the answer says may finish."""
+    node = make_node(per_op_s=1.5)
+    node.start()
+    rank = node.rank(matmuls(16))
+    eventually(lambda: (node.status() or {})["workers"]["busy"], "it compiles")
+    for _ in range(2):
+        assert npgxctl(node, "drain")["state"] == "DRAINING"
+    assert node.daemon is not None
+    assert node.daemon.wait(PATIENCE_S) == 0
+    assert "stopping now" not in node.log.read_text()
+    assert "1 of 1 kernel in" in node.log.read_text()
+    rank.process.kill()
