@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -55,7 +56,9 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
 
     # What was renamed to here to be removed must not come back, without its files, by a later power loss.
     left = sorted(state.staging.iterdir())
-    for place in (state.staging, *(path for path in left if path.is_dir() and not path.is_symlink())) if left else ():
+    # A directory that is closed to its owner, as a compiler may leave one, has nothing that came by a rename of ours.
+    within = [path for path in left if path.is_dir() and not path.is_symlink() and os.access(path, os.R_OK)]
+    for place in (state.staging, *within) if left else ():
         attempt(partial(state.disk.fsync_directory, place), str(place))
     staged = sum(remove(path) for path in left)
     places = (state.path, state.kernels, state.packages, state.leases, state.rounds)
