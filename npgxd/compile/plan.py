@@ -9,8 +9,8 @@ Each job that waits for kernels has a queue.  Promise:
 - Length: a batch that others wait behind ends within ``batch_s`` by estimate; where nobody does, it may take as long as makes its
   start-up a tenth.  A rest that costs less than a start-up is not left behind; kernels that are longer by themselves go apart.
 - Lanes: a job that has the node to itself and needs more than one batch runs in two that end in turns, each on half the slots and for
-  twice as long, or, the larger it is, in three or four: a start-up then leaves only a part of the slots idle, and whoever comes waits no
-  longer for the next end.  Where what is left can end on all lanes at the same time, it does: what runs counts with what it still takes.
+  twice as long, or in three, if it is large: a start-up then leaves only a part of the slots idle, and whoever comes waits no longer for
+  the next end.  Where what is left can end on all lanes at the same time, it does: what runs counts with what it still takes.
 - Patience: within a queue the costly come before the cheap, and what is under suspicion last; but what newer keys have passed for
   longer than two batches may take is next, so that a job that keeps asking starves none of its own.
 - Bounds: of a queue the first ``WINDOW`` keys are looked at, those that have waited longest, so that planning is as quick with any number.
@@ -38,10 +38,10 @@ PATIENCE: Final = 2
 """A key is passed over by newer ones of its queue for at most so many times ``batch_s``."""
 START_UPS: Final = 10
 """A batch that nobody waits behind may take so many start-ups."""
-LANES: Final = 4
-"""So many batches at a time at most for one job that is alone: whoever comes finds free what one of them had."""
+LANES: Final = 3
+"""So many batches of one job at a time, at most: each has a start-up of its own."""
 LARGE: Final = 3
-"""For each so many such batches that a job takes on all slots it runs in one lane more."""
+"""A job has as many as that if it takes more than so many such batches on all slots, else two."""
 GAP: Final = 1.5
 """Two batches end in turns if no more than so many times the distance lies between their ends that there is to be."""
 WINDOW: Final = 4096
@@ -177,7 +177,7 @@ def _lane(first: Queue, free: int, bound: float, slots: Slots, start_up_s: float
     """How many slots, and how many seconds, the next batch of a job may have that nobody waits behind."""
     beside = len(slots.running)
     whole = (first.cost_s + sum(run.processes * run.left_s for run in slots.running)) / slots.total
-    wanted = 1 if whole <= bound + start_up_s else 1 + math.ceil(whole / (LARGE * bound))
+    wanted = 1 if whole <= bound + start_up_s else 2 if whole <= LARGE * bound else LANES
     lanes = min(max(wanted, beside + 1), LANES, beside + slots.runs, slots.total)
     if lanes == 1 or first.background:
         return free, bound
