@@ -41,9 +41,13 @@ class _Batch:
 
     def reckon(self) -> None:
         """What it takes, and how far it is, by its costs."""
-        costs = list(self.costs.values())
-        self.kernels_s = last_end(costs, self.processes)
-        self.part = part_done(costs, self.processes, self.done)
+        self.kernels_s = last_end(list(self.costs.values()), self.processes)
+        self.advance(self.done)
+
+    def advance(self, done: int) -> None:
+        """It has compiled so many of its kernels."""
+        self.done = done
+        self.part = part_done(list(self.costs.values()), self.processes, done)
 
     @property
     def compiler_s(self) -> float:
@@ -85,8 +89,7 @@ class Prospects:
         batch = self._batches.get(job)
         if batch is None:
             return
-        batch.done = done
-        batch.reckon()
+        batch.advance(done)
         if begun and batch.begun is None:
             batch.begun, batch.start_up_s = now, now - batch.began
 

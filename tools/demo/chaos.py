@@ -73,10 +73,11 @@ def survive(directory: Path, children: Children, script: Path, *, victim: str, b
         ranks = Ranks.one_by_one(node, script, directory / "hurt", batch_sizes=batch_sizes, nproc=NPROC)
         wait_for_compile(node, ranks)
         pid = pid_of(victim, node, ranks)
-        os.kill(pid, signal.SIGKILL)
         if victim == "daemon":
-            node.kill_daemon()  # it is dead already: this collects it
+            node.kill_daemon()
             node.start_daemon()
+        else:
+            os.kill(pid, signal.SIGKILL)
         hurt = ranks.finish(f"start in which {victim} is killed", expect_reports=victim != "rank")
         wait_until_idle(node)
         kept = node.counters().kernels
