@@ -57,7 +57,7 @@ def test_every_message_is_documented() -> None:
 def test_every_refusal_in_the_code_is_documented() -> None:
     page = text("docs/protocol.md")
     used = set()
-    for path in (ROOT / "npgxd/daemon").glob("*.py"):
+    for path in (ROOT / "npgxd/daemon").rglob("*.py"):
         used |= set(re.findall(r"Refus(?:ed|al)\(\s*\"([A-Z_]+)\"", path.read_text()))
     assert used
     assert [code for code in sorted(used) if f"`{code}`" not in page] == []

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from npgxd import __version__
 from npgxd.config import Config, Settings, load
-from npgxd.daemon.log_lines import set_up as set_up_log
 from npgxd.daemon.notify import notify
+from npgxd.daemon.telling.log_lines import set_up as set_up_log
 from npgxd.errors import NpgxError
 from npgxd.wire.endpoint import check_socket_path, prepare_runtime_directory
 from npgxd.wire.printable import counted
@@ -61,10 +61,10 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     import zmq
 
     from npgxd.compile.leftovers import end_leftovers
-    from npgxd.daemon.keyer import Keyer
-    from npgxd.daemon.listening import Doors, take_passed
+    from npgxd.daemon.keeping.keyer import Keyer
+    from npgxd.daemon.keeping.stores import Stores
     from npgxd.daemon.service import Service
-    from npgxd.daemon.stores import Stores
+    from npgxd.daemon.serving.listening import Doors, take_passed
     from npgxd.wire.credentials import self_test
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it means a reload

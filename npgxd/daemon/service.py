@@ -16,42 +16,42 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from npgxd.daemon.acts import Acts
-from npgxd.daemon.admin import AdminPort
-from npgxd.daemon.cached import CachePage
-from npgxd.daemon.connections import Connections
-from npgxd.daemon.coordinator import VIEW_GRACE_S, Coordinator
-from npgxd.daemon.dispatch import Dispatcher
-from npgxd.daemon.draining import Draining
-from npgxd.daemon.explaining import Explainer
-from npgxd.daemon.following import Following
+from npgxd.daemon.administering.acts import Acts
+from npgxd.daemon.administering.admin import AdminPort
+from npgxd.daemon.administering.draining import Draining
+from npgxd.daemon.administering.importing import Importer
+from npgxd.daemon.caching.cached import CachePage
+from npgxd.daemon.caching.lookups import Lookups
+from npgxd.daemon.compiling.dispatch import Dispatcher
+from npgxd.daemon.compiling.housekeeping import GB, Housekeeping
 from npgxd.daemon.garbage import Garbage
-from npgxd.daemon.handlers import Handlers
-from npgxd.daemon.housekeeping import GB, Housekeeping
-from npgxd.daemon.importing import Importer
-from npgxd.daemon.log_lines import set_up as set_up_log
-from npgxd.daemon.lookups import Lookups
-from npgxd.daemon.metrics import MetricsPage
-from npgxd.daemon.metrics_export import Scrapes, Textfile
+from npgxd.daemon.library.placing import awaited, settled_at
+from npgxd.daemon.library.roots import OpLibrary
 from npgxd.daemon.notify import Watchdog, notify
-from npgxd.daemon.placing import awaited, settled_at
-from npgxd.daemon.ranks import RankPort
 from npgxd.daemon.reloading import Reloading
-from npgxd.daemon.roots import OpLibrary
+from npgxd.daemon.scheduling.coordinator import VIEW_GRACE_S, Coordinator
+from npgxd.daemon.serving.connections import Connections
+from npgxd.daemon.serving.following import Following
+from npgxd.daemon.serving.handlers import Handlers
+from npgxd.daemon.serving.ranks import RankPort
 from npgxd.daemon.sessions import Session, Sessions
 from npgxd.daemon.signals import Signals
 from npgxd.daemon.slices import Task
-from npgxd.daemon.status import StatusPage
-from npgxd.daemon.tracing_document import frames as trace_frames
+from npgxd.daemon.telling.explaining import Explainer
+from npgxd.daemon.telling.log_lines import set_up as set_up_log
+from npgxd.daemon.telling.metrics import MetricsPage
+from npgxd.daemon.telling.metrics_export import Scrapes, Textfile
+from npgxd.daemon.telling.status import StatusPage
+from npgxd.daemon.telling.tracing_document import frames as trace_frames
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from npgxd.config import Config, Settings
-    from npgxd.daemon.keyer import Keyer
-    from npgxd.daemon.listening import Doors
-    from npgxd.daemon.stores import Stores
+    from npgxd.daemon.keeping.keyer import Keyer
+    from npgxd.daemon.keeping.stores import Stores
+    from npgxd.daemon.serving.listening import Doors
 
 log = logging.getLogger(__name__)
 

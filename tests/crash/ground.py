@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from npgxd.daemon.stores import Stores
+    from npgxd.daemon.keeping.stores import Stores
     from npgxd.store.manifest import KernelManifest
 
 T = TypeVar("T")

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from npgxd.config import load
-from npgxd.daemon.coordinator import Coordinator
-from npgxd.daemon.housekeeping import Housekeeping
-from npgxd.daemon.keyer import Keyer
-from npgxd.daemon.roots import OpLibrary
+from npgxd.daemon.compiling.housekeeping import Housekeeping
+from npgxd.daemon.keeping.keyer import Keyer
+from npgxd.daemon.keeping.stores import Stores
+from npgxd.daemon.library.roots import OpLibrary
+from npgxd.daemon.scheduling.coordinator import Coordinator
 from npgxd.daemon.sessions import Sessions
-from npgxd.daemon.stores import Stores
 from npgxd.store.kernels import stage_kernel
 from npgxd.store.manifest import Origin
 from npgxd.wire.credentials import PeerCredentials
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from npgxd.config import Config
-    from npgxd.daemon.flights import Need
-    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.demand.flights import Need
+    from npgxd.daemon.demand.rounds import Round
     from npgxd.daemon.sessions import Session
 
 PATIENCE_S = 30.0

@@ -23,7 +23,7 @@ from tests.oplib.shared_root_made import FOREIGN_KEY, foreign, index_of
 from tools.cann_sim import records
 
 if TYPE_CHECKING:
-    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.demand.rounds import Round
 
 EXAMPLES = int(os.environ.get("NPGXD_CRASH_EXAMPLES", "10"))
 SOME = st.lists(st.sampled_from(SIZES), min_size=1, max_size=3, unique=True)

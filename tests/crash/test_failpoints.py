@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.daemon.stores import BOOT_ID
+from npgxd.daemon.keeping.stores import BOOT_ID
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.views import Views
 from tests.crash.ground import listing, verified

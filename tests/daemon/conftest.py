@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npgxd.config import load
-from npgxd.daemon.acts import Acts
-from npgxd.daemon.coordinator import Coordinator
-from npgxd.daemon.dispatch import Dispatcher
-from npgxd.daemon.explaining import Explainer
-from npgxd.daemon.handlers import Handlers
-from npgxd.daemon.keyer import Keyer
-from npgxd.daemon.lookups import Lookups
+from npgxd.daemon.administering.acts import Acts
+from npgxd.daemon.caching.lookups import Lookups
+from npgxd.daemon.compiling.dispatch import Dispatcher
+from npgxd.daemon.keeping.keyer import Keyer
+from npgxd.daemon.keeping.stores import Stores
+from npgxd.daemon.scheduling.coordinator import Coordinator
+from npgxd.daemon.serving.handlers import Handlers
 from npgxd.daemon.sessions import Session, Sessions
-from npgxd.daemon.stores import Stores
+from npgxd.daemon.telling.explaining import Explainer
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, RankInfo, Submit
 from tools.cann_sim import Costs, SimulatedCann, create, records
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npgxd.config import Config
-    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.demand.rounds import Round
 
 NOBODY = PeerCredentials(os.getuid(), os.getgid(), 0)
 

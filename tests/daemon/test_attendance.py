@@ -7,7 +7,7 @@ import os
 import pytest
 
 from npgxd.compile import Slots, Terms, next_batch
-from npgxd.daemon.attendance import GRACE_S
+from npgxd.daemon.scheduling.attendance import GRACE_S
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Follow, Report
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from npgxd.daemon.builds import MAX_BUILDS, Builds
+from npgxd.daemon.caching.builds import MAX_BUILDS, Builds
 from npgxd.wire.states import ArtifactState
 
 KEY = hashlib.sha256(b"key").hexdigest()

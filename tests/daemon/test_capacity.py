@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from npgxd.compile import Grant
 from npgxd.config import CompileSection
-from npgxd.daemon.capacity import STARVED_S, Busy, Capacity
+from npgxd.daemon.compiling.capacity import STARVED_S, Busy, Capacity
 
 GB = 1_000_000_000
 PROCESS = GB

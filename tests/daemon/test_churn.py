@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npgxd.config import LimitsSection
-from npgxd.daemon.churn import ALL_GRAPHS, Changing, Churn, Graph
+from npgxd.daemon.scheduling.churn import ALL_GRAPHS, Changing, Churn, Graph
 from npgxd.toolchain.record import Record, parse_record
 from npgxd.wire.states import ClientState, KeyOutcome, Reason
 from tools.cann_sim import records
@@ -141,8 +141,8 @@ def test_only_the_constant_and_the_shapes_are_left_out_of_a_call(constant: Any) 
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.daemon.churn.MAX_CALLS", 20)
-    monkeypatch.setattr("npgxd.daemon.churn.MAX_VALUES", 10)
+    monkeypatch.setattr("npgxd.daemon.scheduling.churn.MAX_CALLS", 20)
+    monkeypatch.setattr("npgxd.daemon.scheduling.churn.MAX_VALUES", 10)
     counted = churn(shapes=0, const_data=0)
     for turn in range(30):
         counted.take(ME, missing(records.elementwise("Add", (4, 64), impl_mode=str(turn))))
@@ -153,7 +153,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_of_all_calls_of_a_user_is_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.daemon.churn.MAX_ALL_VALUES", 50)
+    monkeypatch.setattr("npgxd.daemon.scheduling.churn.MAX_ALL_VALUES", 50)
     counted = churn(shapes=0, const_data=0)
     for turn in range(12):
         counted.take(ME, missing(*(records.elementwise("Add", (16 * size, 64), impl_mode=str(turn)) for size in range(1, 10))))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.daemon import connections, far_ends, memory_guard
-from npgxd.daemon.connections import CUT_OFF_S, LONGEST_S, LOOK_S, LOOKS, OPEN_FACTOR, OPEN_MORE, Connections
-from npgxd.daemon.memory_guard import BUSY, MESSAGE, MORE, ROUNDS, SAMPLES, MemoryGuard
+from npgxd.daemon.serving import connections, far_ends, memory_guard
+from npgxd.daemon.serving.connections import CUT_OFF_S, LONGEST_S, LOOK_S, LOOKS, OPEN_FACTOR, OPEN_MORE, Connections
+from npgxd.daemon.serving.memory_guard import BUSY, MESSAGE, MORE, ROUNDS, SAMPLES, MemoryGuard
 from npgxd.wire.credentials import PeerCredentials
 
 if TYPE_CHECKING:

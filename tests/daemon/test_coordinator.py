@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from npgxd.config import LimitsSection
-from npgxd.daemon import kept
-from npgxd.daemon.quotas import Quotas
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.scheduling import kept
+from npgxd.daemon.scheduling.quotas import Quotas
 from npgxd.errors import NpgxError, StoreError
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, Lease
@@ -226,7 +226,7 @@ def test_a_compiler_that_does_not_run_is_not_asked_again_by_everybody(parts, mon
         tries.append(1)
         raise NpgxError("no CANN")
 
-    monkeypatch.setattr("npgxd.daemon.keyer.discover", discover)
+    monkeypatch.setattr("npgxd.daemon.keeping.keyer.discover", discover)
     parts.keyer.find()
     for now in range(100):
         parts.keyer.find_if_missing(now / 1000)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from npgxd.compile.summary import log_tails
-from npgxd.daemon.job_history import MAX_JOBS, JobHistory
+from npgxd.daemon.compiling.job_history import MAX_JOBS, JobHistory
 from npgxd.daemon.refusals import Refused
 from npgxd.wire.admin import Retry
 from npgxd.wire.codec import encode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from npgxd.compile import Costs, KernelSeen, Seen, Slots, Terms, next_batch
-from npgxd.daemon.flights import Flights, Need
-from npgxd.daemon.lines import Waiter
-from npgxd.daemon.tries import BYSTANDER, GivenUp, Hold, Try
+from npgxd.daemon.demand.flights import Flights, Need
+from npgxd.daemon.demand.lines import Waiter
+from npgxd.daemon.demand.tries import BYSTANDER, GivenUp, Hold, Try
 from npgxd.toolchain.record import Record
 from npgxd.wire.messages import CompileOptions
 from npgxd.wire.states import KeyOutcome

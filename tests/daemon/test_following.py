@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from npgxd.daemon.following import NEWS_S, Following
+from npgxd.daemon.serving.following import NEWS_S, Following
 from npgxd.wire import limits
 from npgxd.wire.messages import Follow
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npgxd.config import GroupSection
-from npgxd.daemon.groups import Group, Standing, closes_at, expected_size
+from npgxd.daemon.scheduling.groups import Group, Standing, closes_at, expected_size
 
 BOUNDS = GroupSection(window_s=2.0, quiet_s=0.2, recording_s=30.0)
 

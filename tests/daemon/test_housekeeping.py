@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npgxd.daemon.housekeeping import Housekeeping
+from npgxd.daemon.compiling.housekeeping import Housekeeping
 from npgxd.oplib.removal import Removal
 
 if TYPE_CHECKING:

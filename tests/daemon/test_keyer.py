@@ -43,7 +43,7 @@ def test_needs_are_not_shared_where_anything_differs(parts, monkeypatch: pytest.
 
 
 def test_the_needs_that_are_remembered_are_bounded(parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.daemon.keyer.MAX_NEEDS", 3)
+    monkeypatch.setattr("npgxd.daemon.keeping.keyer.MAX_NEEDS", 3)
     for uid in range(5):
         needs(parts, uid=uid)
     assert len(parts.keyer._needs) == 3

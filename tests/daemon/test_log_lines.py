@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npgxd.daemon.log_lines import JsonLines, TextLines
+from npgxd.daemon.telling.log_lines import JsonLines, TextLines
 
 
 def record(level: int, message: str, *, trouble: bool = False) -> logging.LogRecord:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from npgxd.config._sections import CacheSection
-from npgxd.daemon.cached import CachePage
-from npgxd.daemon.lookups import Lookups
+from npgxd.daemon.caching.cached import CachePage
+from npgxd.daemon.caching.lookups import Lookups
+from npgxd.daemon.caching.scopes import Scopes
+from npgxd.daemon.keeping.stores import Stores
 from npgxd.daemon.refusals import Refused
-from npgxd.daemon.scopes import Scopes
 from npgxd.daemon.sessions import Sessions
-from npgxd.daemon.stores import Stores
 from npgxd.errors import NpgxError, ProtocolError
 from npgxd.wire import artifact_messages as m
 from npgxd.wire.codec import encode
@@ -143,7 +143,7 @@ def test_one_process_publishes_few_entries_at_a_time(desk: Desk) -> None:
 
 
 def test_one_user_takes_only_so_much_of_the_disk_for_what_is_not_complete(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.daemon.publications.MAX_OPEN_BYTES_PER_UID", 3 * len(DATA))
+    monkeypatch.setattr("npgxd.daemon.caching.publications.MAX_OPEN_BYTES_PER_UID", 3 * len(DATA))
     for number in range(3):
         do(desk, desk.session(), replace(HEAD, key=f"{number:064}"), FIRST)
     with pytest.raises(ProtocolError, match="too many bytes"):

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npgxd.daemon.metrics import MetricsPage
-from npgxd.daemon.metrics_histograms import COMPILE_RUN, KERNEL_COMPILE, ROUND_WAIT, Histogram
-from npgxd.daemon.metrics_names import BY_NAME, METRICS
-from npgxd.daemon.metrics_text import Sample, exposition
-from npgxd.daemon.misses import PREFIX, REASONS
-from npgxd.daemon.status import StatusPage
-from npgxd.daemon.stores import Stores
-from npgxd.daemon.tries import Try
+from npgxd.daemon.demand.tries import Try
+from npgxd.daemon.keeping.metrics_histograms import COMPILE_RUN, KERNEL_COMPILE, ROUND_WAIT, Histogram
+from npgxd.daemon.keeping.stores import Stores
+from npgxd.daemon.scheduling.misses import PREFIX, REASONS
+from npgxd.daemon.telling.metrics import MetricsPage
+from npgxd.daemon.telling.metrics_names import BY_NAME, METRICS
+from npgxd.daemon.telling.metrics_text import Sample, exposition
+from npgxd.daemon.telling.status import StatusPage
 from npgxd.store.past import REMOVED
 from npgxd.wire.messages import Submit
 from npgxd.wire.states import ClientState, KeyOutcome

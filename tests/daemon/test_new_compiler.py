@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npgxd.daemon.keyer import MISSING_S, REFRESH_S
+from npgxd.daemon.keeping.keyer import MISSING_S, REFRESH_S
 from npgxd.daemon.refusals import Refused
 from npgxd.wire.messages import CompileOptions, ToolchainIdentity
 from tests.compile.conftest import until
@@ -15,7 +15,7 @@ from tools.cann_sim import records
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.keeping.keyer import Keyer
 
 BARE = "  -f, --follow_op_params_jit  follow"
 NEITHER = "usage: op_compiler -p DIR"

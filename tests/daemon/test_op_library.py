@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from npgxd.config import LibrarySection
-from npgxd.daemon.placing import Placed
-from npgxd.daemon.roots import OpLibrary
+from npgxd.daemon.keeping.stores import Stores
+from npgxd.daemon.library.placing import Placed
+from npgxd.daemon.library.roots import OpLibrary
 from npgxd.daemon.sessions import Sessions
-from npgxd.daemon.stores import Stores
 from npgxd.oplib.shared_root_choice import short
 from npgxd.wire.states import Strategy
 from tests.oplib.shared_root_made import environment, our_keys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from npgxd.daemon.keyer import Keyer
+    from npgxd.daemon.keeping.keyer import Keyer
     from npgxd.store.manifest import KernelManifest
 
 PATIENCE_S = 20.0

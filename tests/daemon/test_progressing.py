@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from npgxd.daemon import progressing
-from npgxd.daemon.progressing import STALL_S, Progresses, speakers
+from npgxd.daemon.serving import progressing
+from npgxd.daemon.serving.progressing import STALL_S, Progresses, speakers
 from npgxd.wire.messages import Follow, Report
 from npgxd.wire.states import ClientState, Reason, RoundState
 from tools.cann_sim import records

@@ -4,9 +4,9 @@ import pytest
 
 from npgxd.compile import Costs, KernelSeen, RunSeen, Terms
 from npgxd.compile.forecast import Run
-from npgxd.daemon.flights import Flights, Need
-from npgxd.daemon.lines import Waiter
-from npgxd.daemon.prospects import Prospects
+from npgxd.daemon.demand.flights import Flights, Need
+from npgxd.daemon.demand.lines import Waiter
+from npgxd.daemon.scheduling.prospects import Prospects
 from npgxd.toolchain.record import Record
 from npgxd.wire.messages import CompileOptions
 

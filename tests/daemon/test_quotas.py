@@ -9,8 +9,8 @@ import secrets
 import pytest
 
 from npgxd.config import LimitsSection
-from npgxd.daemon.quotas import MB, Quotas
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.scheduling.quotas import MB, Quotas
 from npgxd.wire.admin import PinKernels
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.states import ClientState

@@ -12,9 +12,9 @@ import msgpack
 import pytest
 import zmq
 
-from npgxd.daemon.connections import Connections
-from npgxd.daemon.listening import Doors
-from npgxd.daemon.ranks import RankPort
+from npgxd.daemon.serving.connections import Connections
+from npgxd.daemon.serving.listening import Doors
+from npgxd.daemon.serving.ranks import RankPort
 from npgxd.wire.codec import decode
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from npgxd.daemon.flights import Need
-from npgxd.daemon.rounds import Assembled, Round, Settlement, result_of
+from npgxd.daemon.demand.flights import Need
+from npgxd.daemon.demand.rounds import Assembled, Round, Settlement, result_of
 from npgxd.toolchain.record import Record
 from npgxd.wire.messages import CompileOptions, RankInfo, Rejected
 from npgxd.wire.states import ClientState, KeyOutcome, Reason

@@ -24,11 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from npgxd.compile import Grant, JobEnding, JobFailed, KeyFailed, Seen
 from npgxd.config import load
-from npgxd.daemon.coordinator import Coordinator
-from npgxd.daemon.dispatch import Dispatcher
-from npgxd.daemon.keyer import Keyer
+from npgxd.daemon.compiling.dispatch import Dispatcher
+from npgxd.daemon.keeping.keyer import Keyer
+from npgxd.daemon.keeping.stores import Stores
+from npgxd.daemon.scheduling.coordinator import Coordinator
 from npgxd.daemon.sessions import Session, Sessions
-from npgxd.daemon.stores import Stores
 from npgxd.store.history import CompileHistory
 from npgxd.store.state import StateDirectory
 from npgxd.wire.credentials import PeerCredentials
@@ -39,7 +39,7 @@ from tests.memory import room_in_memory
 from tools.cann_sim import SimulatedCann, create, records
 
 if TYPE_CHECKING:
-    from npgxd.daemon.rounds import Round
+    from npgxd.daemon.demand.rounds import Round
 
 JOBS = 4
 SERVED_WITHIN = 2 * JOBS

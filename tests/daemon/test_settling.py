@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from npgxd.daemon.draining import Draining
+from npgxd.daemon.administering.draining import Draining
 from npgxd.wire.messages import Follow
 from npgxd.wire.states import ClientState, KeyOutcome, Reason, RoundState
 

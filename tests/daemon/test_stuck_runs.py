@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from npgxd.compile import Costs, JobProgress, KernelSeen
-from npgxd.daemon.flights import Flights
-from npgxd.daemon.stuck_runs import LOOK_S, StuckRuns
-from npgxd.daemon.tries import Try
+from npgxd.daemon.compiling.stuck_runs import LOOK_S, StuckRuns
+from npgxd.daemon.demand.flights import Flights
+from npgxd.daemon.demand.tries import Try
 from npgxd.wire.states import KeyOutcome
 from tests.daemon.fake_workers import FakeJob
 from tests.daemon.test_flights import need, waiter

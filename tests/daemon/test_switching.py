@@ -10,9 +10,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from npgxd.client.changing import Calls, Change
-from npgxd.daemon import switching
 from npgxd.daemon.refusals import Refused
-from npgxd.daemon.switching import PATIENCE_S, Agreements, Others
+from npgxd.daemon.serving import switching
+from npgxd.daemon.serving.switching import PATIENCE_S, Agreements, Others
 from npgxd.wire.switch_messages import Switch, SwitchStep
 
 ALL = (0, 1, 2)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npgxd.daemon.tracing import MAX_ROUNDS, Mark, RoundLine, RunLine, Tracing
-from npgxd.daemon.tracing_document import WORKERS, document
+from npgxd.daemon.scheduling.tracing import MAX_ROUNDS, Mark, RoundLine, RunLine, Tracing
+from npgxd.daemon.telling.tracing_document import WORKERS, document
 from npgxd.wire.messages import RankInfo
 from npgxd.wire.states import ClientState
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npgxd.client.connection import GIVEN_UP
-from npgxd.daemon.turns import AHEAD, DEBT_S, FLOOD, TURN_S, WAITING_BYTES, Room, Turns
+from npgxd.daemon.serving.turns import AHEAD, DEBT_S, FLOOD, TURN_S, WAITING_BYTES, Room, Turns
 
 FLOODER, VICTIM = 1, 2
 

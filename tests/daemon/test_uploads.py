@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from npgxd.daemon.uploads import MAX_OPEN_PER_SESSION, TooMuch, Uploads
+from npgxd.daemon.demand.uploads import MAX_OPEN_PER_SESSION, TooMuch, Uploads
 from npgxd.errors import ProtocolError
 from npgxd.wire import limits
 from npgxd.wire.codec import pack_records
@@ -70,8 +70,8 @@ def test_a_round_over_the_limits_is_refused_whole() -> None:
 
 
 def test_one_user_who_finishes_nothing_keeps_nobody_else_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("npgxd.daemon.uploads.MAX_OPEN_BYTES", 1000)
-    monkeypatch.setattr("npgxd.daemon.uploads.MAX_OPEN_BYTES_PER_UID", 900)
+    monkeypatch.setattr("npgxd.daemon.demand.uploads.MAX_OPEN_BYTES", 1000)
+    monkeypatch.setattr("npgxd.daemon.demand.uploads.MAX_OPEN_BYTES_PER_UID", 900)
     uploads = Uploads()
     large = tuple(pack_records([("a", b"x" * 400)]))
     assert uploads.take("s1", part(0, 2), large, uid=1) is None

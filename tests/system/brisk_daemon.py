@@ -11,8 +11,11 @@ import sys
 
 import psutil
 
-from npgxd.daemon import keyer, postponed, roots, service
+from npgxd.daemon import service
+from npgxd.daemon.keeping import keyer
+from npgxd.daemon.library import roots
 from npgxd.daemon.main import main
+from npgxd.daemon.scheduling import postponed
 from npgxd.oplib.users import User, cann_users
 
 OFTEN = 10

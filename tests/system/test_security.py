@@ -23,7 +23,7 @@ from test_adversary import Peer, peers
 from test_limits import open_to_all, submitted
 
 from npgxd.client.connection import GIVEN_UP
-from npgxd.daemon.connections import OPEN_FACTOR, OPEN_MORE
+from npgxd.daemon.serving.connections import OPEN_FACTOR, OPEN_MORE
 from npgxd.wire.codec import pack_records
 from tools.cann_sim import records
 

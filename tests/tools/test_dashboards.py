@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from npgxd.daemon.metrics_names import BY_NAME
+from npgxd.daemon.telling.metrics_names import BY_NAME
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "tools/dashboards/npgxd.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]

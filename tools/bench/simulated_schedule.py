@@ -18,8 +18,8 @@ from npgxd.compile import Costs, Estimate, PlanItem, Slots, Terms, next_batch
 from npgxd.compile.batches import last_end, longest_first, makespan
 from npgxd.compile.costs import KERNEL_S, START_UP_S
 from npgxd.compile.forecast import Run, Standing, part_done, run_left_s
-from npgxd.daemon.flights import Flights, Need
-from npgxd.daemon.lines import Waiter
+from npgxd.daemon.demand.flights import Flights, Need
+from npgxd.daemon.demand.lines import Waiter
 from npgxd.toolchain.record import Record
 from npgxd.wire.messages import CompileOptions
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from npgxd.daemon import kept, tracing
+from npgxd.daemon.scheduling import kept, tracing
 from tools.bench import echo, soak_client
 from tools.cann_sim import Costs
 from tools.demo.node import Node

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.client import Client
 from npgxd.client.connection import Reply
-from npgxd.daemon import churn
+from npgxd.daemon.scheduling import churn
 from npgxd.errors import NpgxError
 from npgxd.wire.messages import Status
 from npgxd.wire.states import ClientState, Reason
