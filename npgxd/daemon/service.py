@@ -59,6 +59,8 @@ REST_S = 1.0
 """After messages that change nothing, what is to be done by the clock alone waits for so long at most."""
 FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
+LONG_S = 0.002
+"""A part that took so long is not followed by the next one before ranks were answered."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
 IDLE_S = 0.02
@@ -223,7 +225,7 @@ class Service:
 
     def _step(self) -> None:
         if self._clock() >= self._due:
-            self._due = self._look_around()
+            self._look_around()
         if self._garbage.due:
             self._collect_garbage()
         timeout = None if self._due == math.inf else math.ceil(max(0.0, self._due - self._clock()) * 1000)
@@ -240,13 +242,19 @@ class Service:
         if self._ranks.waiting:
             self._guarded(self._answer)
 
-    def _look_around(self) -> float:
-        """Let every part do what is due; when to do so again, if nothing happens before."""
-        now = self._clock()
-        due = min([self._guarded(partial(tick, now)) for tick in self._ticks] + [self._draining.deadline])
+    def _look_around(self) -> None:
+        """Let every part do what is due, and ranks be answered after one that took long."""
+        self._due = self._draining.deadline
+        for tick in self._ticks:
+            begun = self._clock()
+            self._due = min(self._due, self._guarded(partial(tick, begun)))
+            if self._clock() - begun >= LONG_S:
+                self._guarded(self._take_events)
+                self._guarded(self._ranks.read)
+                if self._ranks.waiting:
+                    self._guarded(self._answer)
         self._watch()
         self._tell_manager()
-        return due
 
     def _collect_garbage(self) -> None:
         idle = not self._ranks.waiting and self._due - self._clock() >= IDLE_S and not self._poller.poll(0)
@@ -366,4 +374,5 @@ class Service:
         for session in self._sessions:
             self._sessions.end(session)
         self._doors.close()
+        self._signals.close()
         self._stores.close()

@@ -17,9 +17,11 @@ class Signals:
         self._read.setblocking(False)
         self._write.setblocking(False)
         self._caught: list[int] = []
+        self._catching = False
 
     def catch(self) -> None:
         """From now on they are taken here. Main thread only."""
+        self._catching = True
         signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         for number in CAUGHT:
             signal.signal(number, lambda caught, _frame: self._caught.append(caught))
@@ -37,3 +39,10 @@ class Signals:
             return []
         taken, self._caught = self._caught, []
         return [signal.Signals(number) for number in taken]
+
+    def close(self) -> None:
+        """They are still caught, and nobody looks. Main thread only, if they are caught."""
+        if self._catching:
+            signal.set_wakeup_fd(-1)
+        self._read.close()
+        self._write.close()
