@@ -9,7 +9,6 @@ import re
 import secrets
 import signal
 import stat
-import statistics
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -332,8 +331,7 @@ def test_a_heap_of_messages_on_many_connections_is_one_users_turn(node: Node, pe
         mine = [at for at, uid in enumerate(refused) if int(uid) == os.geteuid()]
         assert len(mine) == 6
         between = [after - before - 1 for before, after in itertools.pairwise(mine)]
-        # Not each: a message during which the daemon was kept waiting for a processor has cost its user that time.
-        assert statistics.median(between) < 30, "connection by connection it would be 60 each time"
+        assert max(between) < 30, "connection by connection it would be 60 each time"
         eventually(lambda: node.log.read_text().count("flood refused") == 720, "nothing of the heap is lost")
     finally:
         heap.kill()

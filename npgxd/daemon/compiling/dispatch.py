@@ -122,7 +122,7 @@ class Dispatcher:
 
     def _look(self) -> None:
         """What the machine grants is told from the start, and after a reload, not only once something is compiled."""
-        memory = self._stores.costs.memory_bytes(toolchain_name(self._keyer.toolchain))
+        memory = self._stores.costs.memory_bytes(self._keyer.compiler)
         self._capacity.slots(self._busy(), memory, float("-inf"))
 
     @property
@@ -209,8 +209,7 @@ class Dispatcher:
         # many, and what they hold on the disk is to be bounded.
         if not self._pool.free or self.busy >= self._pool.limit:
             return False
-        toolchain = self._keyer.toolchain
-        name = toolchain_name(toolchain)
+        name = self._keyer.compiler
         costs, prospects = self._stores.costs, self._coordinator.prospects
         slots = replace(self._capacity.slots(self._busy(), costs.memory_bytes(name), now), running=prospects.running(now))
         prospects.toolchain, prospects.slots, prospects.runs = name, slots.total, self._capacity.runs
@@ -347,7 +346,7 @@ class Dispatcher:
                 self._stuck.ending(running.job.spec.job_id, now)
                 self._coordinator.prospects.ending(running.job.spec.job_id, now)
             elif isinstance(event, JobResult):
-                name = toolchain_name(self._keyer.toolchain)
+                name = self._keyer.compiler
                 running.result = self._results.begin(running.job.spec.job_id, running.needs, event, name)
             else:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
@@ -395,8 +394,3 @@ class Dispatcher:
         for job, _events in self._pool.stop_all("the daemon stops"):
             job.close()
         self._running.clear()
-
-
-def toolchain_name(toolchain: Toolchain | None) -> str:
-    """Whose start-up and memory are meant: op_compiler's of one CANN version, for one SoC."""
-    return "" if toolchain is None else f"{toolchain.cann_version}/{toolchain.soc}"

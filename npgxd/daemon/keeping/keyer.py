@@ -128,6 +128,11 @@ class Keyer:
         return f"{simulated}CANN {self.toolchain.cann_version} for {self.toolchain.soc}"
 
     @property
+    def compiler(self) -> str:
+        """Whose start-up and memory are meant where they are learned: op_compiler's of one CANN version, for one SoC; empty without one."""
+        return "" if self.toolchain is None else f"{self.toolchain.cann_version}/{self.toolchain.soc}"
+
+    @property
     def info(self) -> ToolchainInfo | None:
         """What a rank is told of the toolchain."""
         return self._info(look=True)
