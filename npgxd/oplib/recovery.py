@@ -1,12 +1,16 @@
-"""What an earlier life left behind: staged and dropped trees, temporary files, leases that nobody holds, views of an earlier boot."""
+"""What an earlier life left behind: staged and dropped trees, temporary files, leases that nobody holds, views of an earlier boot.
+
+And what an earlier npgxd did: files of a form that nothing reads any more.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
 from npgxd.store.disk import TEMPORARY_PREFIX
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from npgxd.store.state import StateDirectory
 
 log = logging.getLogger(__name__)
+
+FORMER: Final = ("fingerprints.json", "fingerprints.json.files")
+"""What a daemon remembered of its toolchain's files in before ``fingerprints/``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,9 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
     staged = sum(remove(path) for path in left)
     places = (state.path, state.kernels, state.packages, state.leases, state.rounds)
     temporary = sum(remove(path) for place in places for path in sorted(place.glob(f"{TEMPORARY_PREFIX}*")))
+    for path in (state.path / name for name in FORMER):
+        if _is_our_file(path):
+            remove(path)
     released: list[object] = []
     dropped: list[object] = []
     found: list[Reconciled] = []
@@ -74,3 +84,11 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
         log.warning("odd leftover: %s", problem)
     adopted = sum(one.adopted for one in found)
     return Recovery(staged, temporary, len(released), len(dropped), adopted, tuple(problems))
+
+
+def _is_our_file(path: Path) -> bool:
+    try:
+        facts = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from npgxd.wire.memo_files import forget_former
 from npgxd.wire.messages import CoreCounts, Difference, ToolchainIdentity
 from npgxd.wire.stat_memo import StatMemo
 
@@ -115,6 +116,8 @@ def roots_digest(roots: Iterable[OpRoot], memo: Path | None) -> str:
         return ""
     finally:
         store.save()
+        if memo is not None:
+            forget_former(str(memo))
 
 
 def digest_of_roots(roots: Iterable[OpRoot], memo: StatMemo) -> str:

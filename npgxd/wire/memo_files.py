@@ -141,6 +141,18 @@ class MemoFiles:
                 raise
 
 
+def forget_former(directory: str) -> None:
+    """Remove the two files beside ``directory`` that the first form of this memo was kept in; nothing reads them any more.
+
+    Only plain files of this user; what is anything else, or cannot be removed, stays.
+    """
+    for path in (f"{directory}.json", f"{directory}.json.files"):
+        with contextlib.suppress(OSError, ValueError):
+            facts = os.lstat(path)
+            if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid():
+                os.unlink(path)
+
+
 def _name(root: str) -> str:
     return hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:32]
 

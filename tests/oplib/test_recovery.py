@@ -38,6 +38,21 @@ def test_fc07_what_was_not_published_is_dropped_and_what_was_stays(oplib: OpLibr
     assert (again.staged, again.temporary, again.leases, again.views, again.adopted, again.problems) == (0, 0, 0, 0, 0, ())
 
 
+def test_files_of_a_form_that_nothing_reads_any_more_go_at_the_start(oplib: OpLibrary) -> None:
+    state = oplib.house.state.path
+    for name in ("fingerprints.json", "fingerprints.json.files", "fingerprints.json.mine"):
+        (state / name).write_text("{}")
+    (state / "fingerprints").mkdir()
+    before = set(names(state))
+    done = oplib.restart()
+    assert before - set(names(state)) == {"fingerprints.json", "fingerprints.json.files"}
+    assert (done.temporary, done.problems) == (0, ())
+    (state / "fingerprints.json").mkdir()
+    (state / "fingerprints.json.files").symlink_to(state / "FORMAT")
+    assert oplib.restart().problems == ()
+    assert before - set(names(state)) == set(), "what no npgxd put there stays"
+
+
 def test_a_kernel_that_was_renamed_and_not_listed_is_adopted(oplib: OpLibrary) -> None:
     manifest = oplib.house.publish("a")
     oplib.house.catalog.drop_kernel(manifest.id)

@@ -216,6 +216,48 @@ def test_the_memo_lies_in_the_users_cache(cann: SimulatedCann, tmp_path: Path) -
     assert first.roots
 
 
+def test_what_an_earlier_npgxd_remembered_goes_and_nothing_else_does(cann: SimulatedCann, tmp_path: Path) -> None:
+    environ = {**cann.env(), "XDG_CACHE_HOME": str(tmp_path)}
+    ours = tmp_path / "npgxd"
+    ours.mkdir()
+    for name in ("toolchain.json", "toolchain.json.files", "toolchain.json.mine", "other.json"):
+        (ours / name).write_text("{}")
+    first = identity(environ)
+    strangers = {"toolchain.json.mine", "other.json"}
+    assert {path.name for path in ours.iterdir()} - {"toolchain"} == strangers  # of a young tree nothing is kept
+    (ours / "toolchain.json").symlink_to(ours / "other.json")
+    (ours / "toolchain.json.files").mkdir()
+    strangers |= {"toolchain.json", "toolchain.json.files"}
+    assert identity(environ) == first
+    assert {path.name for path in ours.iterdir()} - {"toolchain"} == strangers, "what no npgxd put there stays"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: nobody else can give a file away")
+def test_another_users_file_of_that_name_stays(cann: SimulatedCann, tmp_path: Path) -> None:
+    (tmp_path / "npgxd").mkdir()
+    theirs = tmp_path / "npgxd/toolchain.json"
+    theirs.write_text("{}")
+    os.chown(theirs, 65534, -1)
+    assert identity({**cann.env(), "XDG_CACHE_HOME": str(tmp_path)}).roots
+    assert theirs.exists()
+
+
+def test_a_former_memo_that_cannot_be_removed_is_no_trouble(
+    cann: SimulatedCann, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "npgxd").mkdir()
+    (tmp_path / "npgxd/toolchain.json").write_text("{}")
+    real = os.unlink
+
+    def refuse(path: str, **named: int) -> None:
+        if str(path).endswith(".json"):
+            raise PermissionError(1, "Operation not permitted", path)
+        real(path, **named)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert identity({**cann.env(), "XDG_CACHE_HOME": str(tmp_path)}).roots
+
+
 def test_the_module_is_light(tmp_path: Path) -> None:
     """Every rank imports it: nothing of the daemon, and none of the standard library's heavy parts."""
     program = (
