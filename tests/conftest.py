@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """``tmp_path`` lies in memory, unless it is told to lie elsewhere (``--basetemp``, ``PYTEST_DEBUG_TEMPROOT``).
+
+    The home directory is a new one, which goes in the end: a compiler that a test runs logs there, as CANN's does, shells and libraries keep
+    what they like there, and whoever runs the tests is to find nothing of that in their own.
 
     What a script starts with ``&`` ignores SIGINT, and so would all that the tests start, and some of that is sent one.
     """
@@ -23,6 +28,12 @@ def pytest_configure() -> None:
     memory = room_in_memory()
     if memory is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+    if not hasattr(config, "workerinput"):  # a worker of xdist has that of the process that started it
+        home = tempfile.mkdtemp(prefix="npgxd-home-", dir=memory)
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+            os.environ.pop(name, None)
+        os.environ["HOME"] = home
 
 
 @pytest.hookimpl(wrapper=True)
