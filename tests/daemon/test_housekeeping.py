@@ -18,8 +18,7 @@ def test_a_disk_that_others_fill_is_noticed_between_two_passes(parts: Parts, mon
     kept = Housekeeping(parts.config.store, parts.stores, parts.keyer, parts.coordinator)
 
     def passes(now: float) -> int:
-        while kept.tick(now) == now:
-            continue
+        after_all_passes(kept, now)
         last = kept.describe(now)["last"]
         return 0 if last is None else 1
 
@@ -27,3 +26,28 @@ def test_a_disk_that_others_fill_is_noticed_between_two_passes(parts: Parts, mon
     free[0] = 0
     assert passes(5.0) == 0, "the disk is looked at now and then"
     assert passes(10.0) == 1
+
+
+def test_a_toolchain_that_changes_while_a_pass_is_under_way_is_looked_at_by_another_one(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first one found to be retired may have been found before the change."""
+    passes: list[object] = []
+    real = Removal.collect
+    monkeypatch.setattr(Removal, "collect", lambda *given, **named: passes.append(given) or real(*given, **named))
+    kept = Housekeeping(parts.config.store, parts.stores, parts.keyer, parts.coordinator)
+    kept.tick(0.0)
+    kept.request(1.0)
+    parts.keyer.moves += 1
+    assert after_all_passes(kept, 1.0) > 1.0
+    assert len(passes) == 2
+    kept.request(2.0)
+    assert after_all_passes(kept, 2.0) > 2.0
+    assert len(passes) == 3, "without a change there is one"
+
+
+def after_all_passes(kept: Housekeeping, now: float) -> float:
+    """When there is something to do next, after all that is due now."""
+    while (due := kept.tick(now)) == now:
+        continue
+    return due

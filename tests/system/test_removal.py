@@ -128,10 +128,13 @@ def test_without_space_the_round_says_so_nothing_is_lost_and_space_helps(make_no
 
 
 def test_kernels_of_a_replaced_operator_are_retired_told_and_first_to_go(node: Node) -> None:
-    node.rank([*matmuls(16), *named(records.elementwise("Add", [64, 8], "float16"))]).outcome()
+    add = named(records.elementwise("Add", [64, 8], "float16"))
+    outcome = node.rank([*matmuls(16), *add]).outcome()
+    assert (outcome["state"], outcome["compiled"]) == ("INSTALLED", 2), outcome
     source = next((node.cann.opp / "built-in/op_impl/ai_core/tbe/impl").rglob("add.cpp"))
     source.write_text(source.read_text() + "// changed\n")
-    node.rank(named(records.elementwise("Add", [64, 8], "float16"))).outcome()
+    outcome = node.rank(add).outcome()
+    assert (outcome["state"], outcome["compiled"]) == ("INSTALLED", 1), outcome
     report = npgxctl(node, "gc")
     assert report["retired"] == 1
     assert (node.status() or {})["removal"]["retired"] == 1

@@ -7,6 +7,7 @@ short.  It is driven in slices by the loop, so that look-ups go on meanwhile.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -207,7 +208,8 @@ class Housekeeping:
         if self._dry_run:
             return
         self._stores.reserve.keep()
-        self._next_pass = now + self._settings.gc_interval_s
+        asked = math.inf if self._next_pass is None else self._next_pass  # meanwhile: the toolchain changed, or the limits did
+        self._next_pass = min(asked, now + self._settings.gc_interval_s)
         self.problem = str(task.error) if task.error else ""
         report = task.result
         if report is None:
