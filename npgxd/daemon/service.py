@@ -1,6 +1,7 @@
 """The loop: one ROUTER socket, pidfds of sessions, the jobs' channels and a wake-up pipe for signals, all on one poller.
 
-It moves bytes and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one publication takes.
+It moves bytes and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one commit takes: what waits
+for the disk otherwise is done beside it (``beside``), but for a round that is accepted.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ class Service:
             doors.admins,
             self._signals.fileno(),
             self._library.fileno(),
+            stores.beside.fileno(),
         ):
             self._poller.register(source, zmq.POLLIN)
 
@@ -291,6 +293,8 @@ class Service:
             self._take_signals()
         elif source == self._library.fileno():
             self._take_placed()
+        elif source == self._stores.beside.fileno():
+            self._stores.beside.rest()
         elif isinstance(source, int):
             self._serve_descriptor(source)
 

@@ -31,12 +31,12 @@ class Task(Generic[T]):
         self.ended = False
 
     def run(self, slice_s: float = SLICE_S, *, at_least_once: bool = False) -> bool:
-        """Work for one slice; True when it has ended."""
+        """Work for one slice, or until it waits for others; True when it has ended."""
         begun = self._clock()
         try:
-            if at_least_once:
+            if at_least_once or self.step.waits:
                 self.step = next(self._steps)
-            while self._clock() - begun < slice_s:
+            while not self.step.waits and self._clock() - begun < slice_s:
                 self.step = next(self._steps)
         except StopIteration as end:
             self.result = end.value

@@ -119,7 +119,7 @@ class Checking:
             self._add(found, "row_stale", kernel, "its files are gone", "dropped", partial(self.catalog.drop_kernel, kernel))
             yield Step("rows", 0, len(listed))
         for kernel in sorted(there.keys() - listed):
-            if not there[kernel].exists() or self._is_listed(kernel):
+            if not there[kernel].exists() or self._is_listed(kernel) or kernel in self.views.kernels.arriving:
                 continue
             yield from self._unlisted(found, kernel, there[kernel])
 

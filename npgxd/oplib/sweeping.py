@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -19,11 +18,15 @@ _FILES: Final = 16
 
 
 class Step(NamedTuple):
-    """How far a long act is: what it is at, and how many of how many (0: not known)."""
+    """How far a long act is: what it is at, and how many of how many (0: not known).
+
+    ``waits``: for something that others do; asked again at once it is no further.
+    """
 
     what: str
     done: int
     total: int
+    waits: bool = False
 
 
 T = TypeVar("T")
@@ -33,9 +36,7 @@ Steps = Generator[Step, None, T]
 
 def remove_slowly(state: StateDirectory, path: Path, what: str) -> Steps[None]:
     """Remove a published tree: out of sight by one rename at once, then file by file."""
-    away = state.staging / f"dropped-{secrets.token_hex(8)}"
-    state.disk.move(path, away, durable=False)
-    yield from sweep_slowly(state, away, what)
+    yield from sweep_slowly(state, state.hide(path), what)
 
 
 def sweep_slowly(state: StateDirectory, away: Path, what: str) -> Steps[None]:

@@ -160,6 +160,11 @@ class Views:
                     dropped.append(path.name)
         return dropped
 
+    def take_hidden(self) -> list[Path]:
+        """Where the views lie that are out of sight, for a caller that removes them itself instead of ``sweep``."""
+        hidden, self._hidden = self._hidden, []
+        return hidden
+
     def sweep(self) -> Steps[None]:
         """Remove the files of the views that are out of sight, a few at a time."""
         while self._hidden:
@@ -296,10 +301,8 @@ class Views:
         return facts
 
     def _hide(self, digest: str) -> None:
-        away = self._state.staging / f"dropped-{secrets.token_hex(8)}"
         self._sound.discard(digest)
-        self._state.disk.move(self.path(digest), away, durable=False)
-        self._hidden.append(away)
+        self._hidden.append(self._state.hide(self.path(digest)))
 
 
 def _places(chosen: Sequence[KernelManifest]) -> list[tuple[KernelManifest, PurePosixPath]]:

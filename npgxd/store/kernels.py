@@ -10,6 +10,7 @@ import logging
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.errors import StoreError
@@ -28,12 +29,14 @@ from npgxd.store.manifest import (
 )
 from npgxd.store.plain import digest_plain, read_plain
 from npgxd.store.uses import Uses
+from npgxd.store.waits import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from npgxd.store.state import StateDirectory
+    from npgxd.store.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +113,8 @@ class KernelStore:
         self._shelves: set[Path] = set()
         """Those that were made, or given their mode, in this life."""
         self._recent: OrderedDict[str, KernelManifest] = OrderedDict()
+        self.arriving: set[str] = set()
+        """Kernels that are under their names, and are listed as soon as those are on the disk."""
         self.damaged: set[str] = set()
         """Kernels that were set aside in this life: views that link their files are not to be trusted either."""
 
@@ -127,9 +132,8 @@ class KernelStore:
         A kernel that is there already, byte for byte, keeps its files; only how it was made is told anew in its manifest.
         """
         ready = [self.number(path) for path in staged]
-        for kernel in ready:
-            self.make_durable(kernel)
-        return self.show(ready)
+        self.make_durable(ready)
+        return at_once(self.showing(ready))
 
     def number(self, staged: Path) -> Staged:
         """The first act of ``publish``: a staged kernel is given its place in the order, and sent on its way to the disk."""
@@ -138,12 +142,28 @@ class KernelStore:
         self._state.disk.rewrite_staged(staged / MANIFEST_NAME, manifest.to_json())
         return Staged(staged, manifest)
 
-    def make_durable(self, kernel: Staged) -> None:
-        """The second act: all of it is on the disk when this returns, though under no name that anybody looks for."""
-        self._state.disk.fsync_file(kernel.path / MANIFEST_NAME)
+    def make_durable(self, staged: Iterable[Staged]) -> None:
+        """The second act: all of them are on the disk when this returns, though under no name that anybody looks for."""
+        for kernel in staged:
+            self._state.disk.fsync_file(kernel.path / MANIFEST_NAME)
 
-    def show(self, staged: Sequence[Staged]) -> list[KernelManifest]:
-        """The last act, for several kernels together: visible, findable and durable when this returns."""
+    def showing(self, staged: Sequence[Staged]) -> Waits[list[KernelManifest]]:
+        """The last act, for several kernels together: visible, findable and durable when it ends.
+
+        While the disk is waited for they are under their names, and answer no key yet.
+        """
+        ids = {manifest.id for _, manifest in staged}
+        self.arriving |= ids
+        try:
+            yield partial(self._make_names_durable, self._give_names(staged))
+            self._catalog.add_kernels([row_of(manifest) for _, manifest in staged])
+        finally:
+            self.arriving -= ids
+        self.uses.published({manifest.id: manifest.origin.fingerprint for _, manifest in staged})
+        return [manifest for _, manifest in staged]
+
+    def _give_names(self, staged: Sequence[Staged]) -> set[Path]:
+        """Rename each to where it belongs; the directories whose names have changed."""
         disk = self._state.disk
         parents: set[Path] = set()
         for path, manifest in staged:
@@ -151,13 +171,14 @@ class KernelStore:
             if self._make_shelf(final.parent):
                 parents.add(self._state.kernels)
             if not disk.publish(path, final, durable=False):
+                self.uses.touch([manifest.id])  # it is listed: removal, which may come before its new row, is to let it be
                 self._renew(path, manifest)
             parents.add(final.parent)
+        return parents
+
+    def _make_names_durable(self, parents: Collection[Path]) -> None:
         for parent in sorted(parents):
-            disk.fsync_directory(parent)
-        self._catalog.add_kernels([row_of(manifest) for _, manifest in staged])
-        self.uses.published({manifest.id: manifest.origin.fingerprint for _, manifest in staged})
-        return [manifest for _, manifest in staged]
+            self._state.disk.fsync_directory(parent)
 
     def _make_shelf(self, shelf: Path) -> bool:
         """Whether the directory of a kernel's directory is new. Asking the file system to make one that is there costs a tenth of all."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from npgxd.store.disk import FILE_MODE
 from npgxd.store.plain import open_plain
+from npgxd.store.waits import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from npgxd.store.catalog import Catalog
     from npgxd.store.state import StateDirectory
+    from npgxd.store.waits import Waits
 
 
 class PackageStore:
@@ -29,11 +32,17 @@ class PackageStore:
 
     def publish(self, staged: Path, digest: str, name: str) -> Path:
         """Make a staged package (already on the disk) visible under its digest; one that is there already stays."""
+        return at_once(self.publishing(staged, digest, name))
+
+    def publishing(self, staged: Path, digest: str, name: str) -> Waits[Path]:
+        """``publish``, for a caller that has other things to do while the disk is waited for."""
         final = self.path(digest)
         with open_plain(staged) as fd:
             size = os.fstat(fd).st_size
         self._state.disk.set_mode(staged, FILE_MODE)
-        if not self._state.disk.publish(staged, final):
+        if self._state.disk.publish(staged, final, durable=False):
+            yield partial(self._state.disk.fsync_directory, final.parent)
+        else:
             self._state.disk.unlink(staged)
         self._catalog.add_package(digest, name, size)
         return final

@@ -105,6 +105,12 @@ class StateDirectory:
             os.close(self._lock)
             self._lock = None
 
+    def hide(self, path: Path) -> Path:
+        """Take what is to be removed out of sight by one rename: into staging, which every start empties; where it is now."""
+        away = self.staging / f"dropped-{secrets.token_hex(8)}"
+        self.disk.move(path, away, durable=False)
+        return away
+
     def set_aside(self, path: Path, reason: str) -> Path:
         """Move something damaged into the quarantine, with the reason in a file beside it; where it is now."""
         target = self.quarantine / f"{path.name.lstrip('.')[:120]}-{secrets.token_hex(4)}"

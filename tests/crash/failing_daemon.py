@@ -2,7 +2,8 @@
 
 A failpoint is ``operation:pattern:number:how``: the ``number``-th act of that name (see ``Disk.step``) on a path that matches the
 pattern, relative to the state directory.  ``how`` is ``kill`` (SIGKILL, before the act), ``note=FILE`` (go on, and write each
-matching act to FILE), or the name of an errno (that act fails, and all later ones that match).  The daemon itself knows nothing of this.
+matching act to FILE), ``hold=FILE`` (wait until FILE is there), or the name of an errno (that act fails, and all later ones that match).
+The daemon itself knows nothing of this.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from npgxd.daemon.main import main
 from npgxd.store.disk import Disk, explained
+from tests.system.conftest_node import eventually
 
 
 class Failpoint:
@@ -40,6 +42,8 @@ class Failpoint:
         if self.how.startswith("note="):
             with Path(self.how.removeprefix("note=")).open("a") as file:
                 file.write(f"{operation} {place}\n")
+        elif self.how.startswith("hold="):
+            eventually(Path(self.how.removeprefix("hold=")).exists, "the disk answers again")
         elif self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         else:

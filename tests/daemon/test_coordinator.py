@@ -185,7 +185,7 @@ def test_a_job_whose_result_cannot_be_taken_is_over_and_its_keys_are_tried_again
     def fail(*_args: object) -> None:
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr(parts.stores, "publish_kernels", fail)
+    monkeypatch.setattr(parts.stores, "publishing_kernels", fail)
     parts.drive(lambda: "a fault of ours" in caplog.text)
     assert job["job"] not in {running["job"] for running in parts.dispatcher.describe(0.0)["jobs"]}
     monkeypatch.undo()

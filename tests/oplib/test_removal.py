@@ -297,6 +297,22 @@ def test_verify_finds_a_kernel_that_nobody_lists_and_lists_it_again(swept):
     assert (verify(swept), swept.names("a")) == ([], {"a"})
 
 
+def test_a_kernel_that_is_not_listed_yet_is_no_finding_and_one_that_comes_again_is_not_removed_meanwhile(swept):
+    house = swept.oplib.house
+    house.publish("again")
+    staged = [house.kernels.number(house.stage(name)) for name in ("again", "new")]
+    passing = swept.steps(NOTHING)
+    next(passing)
+    publishing = house.kernels.showing(staged)
+    wait = next(publishing)
+    assert verify(swept) == []
+    assert drain(passing).removed == 0
+    wait()
+    drain(publishing)
+    assert (verify(swept), swept.names("again", "new")) == ([], {"again", "new"})
+    swept.check()
+
+
 # ---- FC-27: any sequence of acts -----------------------------------------------------------------------------------------
 
 ACTS = st.lists(

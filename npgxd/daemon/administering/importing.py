@@ -21,6 +21,7 @@ from npgxd.daemon.slices import Task
 from npgxd.errors import NpgxError
 from npgxd.oplib.sweeping import Step
 from npgxd.store.rounds import RoundEntry
+from npgxd.store.waits import at_once
 from npgxd.wire.codec import unpack_records
 from npgxd.wire.messages import CompileOptions, RankInfo
 from npgxd.wire.printable import counted
@@ -251,11 +252,10 @@ class Importer:
             notes.append(f"{name}: no kernel taken ({'; '.join(reasons[:2]) or 'none of the records is its'})")
             return
         try:
-            self._stores.publish_package(result.package)
+            at_once(self._stores.publishing_package(result.package))
             ready = [self._stores.number_kernel(kernel) for kernel in result.kernels]
-            for staged in ready:
-                self._stores.kernels.make_durable(staged)
-            published = self._stores.publish_kernels(ready)
+            self._stores.kernels.make_durable(ready)
+            published = at_once(self._stores.publishing_kernels(ready))
         except NpgxError as error:
             notes.append(f"{name}: {error}")
             return

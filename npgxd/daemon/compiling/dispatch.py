@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -32,7 +31,7 @@ from npgxd.compile import (
 from npgxd.daemon.compiling.capacity import RUNS, Busy, Capacity
 from npgxd.daemon.compiling.housekeeping import MB, Room
 from npgxd.daemon.compiling.job_history import JobHistory
-from npgxd.daemon.compiling.publishing import Publishing
+from npgxd.daemon.compiling.publishing import DISK_S, Publishing
 from npgxd.daemon.compiling.stuck_runs import StuckRuns
 from npgxd.daemon.demand.tries import Try
 from npgxd.daemon.keeping.metrics_histograms import COMPILE_RUN
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from npgxd.toolchain.discovery import Toolchain
 
 log = logging.getLogger(__name__)
-
 
 MIN_START_S = 0.25
 MAX_START_S = 8.0
@@ -99,7 +97,7 @@ class Dispatcher:
         self._running: dict[int, _Running] = {}
         self._stuck = StuckRuns(coordinator.flights, config.compile.stall_s)
         self._results = Publishing(stores, keyer, coordinator)
-        self._publishing: deque[_Running] = deque()
+        self._publishing: dict[str, _Running] = {}
         self.history = JobHistory(stores.state.jobs)
         self.draining = False
         self._start_at = float("-inf")
@@ -137,7 +135,7 @@ class Dispatcher:
 
     @property
     def _all(self) -> list[_Running]:
-        return [*self._running.values(), *self._publishing]
+        return [*self._running.values(), *self._publishing.values()]
 
     def filenos(self) -> set[int]:
         """What to poll for reading."""
@@ -172,14 +170,13 @@ class Dispatcher:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
         check = self._stuck.tick(now)
-        if self._publishing:
-            self._publish(now)
+        self._publish(now)
         startable = not self.draining and not self._coordinator.entering  # a group is planned as a whole
         while startable and now >= self._start_at and self._coordinator.flights.waiting and self._is_news(now):
             if not self._next(now):
                 # What could not be started is tried again when its pause is over, whatever else happens.
                 self._seen, self._look_at = self._situation if self._start_at <= now else None, now + LOOK_S
-        if self._publishing:
+        if self._results.ready:
             return now
         following = self._pool.next_check()
         again = check
@@ -312,7 +309,8 @@ class Dispatcher:
             if running.result is None or running.broken:
                 self._close(running, now)
             else:
-                self._publishing.append(running)
+                self._publishing[running.job.spec.job_id] = running
+                self._results.put(running.result)
                 self._coordinator.trace.mark(Mark.PUBLISHING, running.job.spec.job_id, now)
 
     def _close(self, running: _Running, now: float) -> None:
@@ -366,20 +364,23 @@ class Dispatcher:
             self._capacity.starved(self._busy().processes or spec.jobs, now)
         self._coordinator.failed(tries, now)
 
-    def _publish(self, now: float) -> None:
-        """A slice of one of the results that wait to be published: they take turns, so that a small one is not behind a large one."""
-        self._publishing.rotate(-1)
-        running = self._publishing[0]
+    def _publish(self, now: float) -> bool:
+        """A slice of one of the results that wait to be published; False: there is none, or all of them wait for the disk."""
+        result = self._results.next()
+        if result is None:
+            return False
+        running, over = self._publishing[result.job], True
         try:
-            if running.result is None or self._results.slice(running.result, now):
-                self._publishing.popleft()
-                if running.result is not None:
-                    self._failed(running, self._results.end(running.result, now), now)
-                self._close(running, now)
+            over = self._results.slice(result, now)
+            if over:
+                self._failed(running, self._results.end(result, now), now)
         except Exception:  # as above
-            log.exception("internal error in job %s", running.job.spec.job_id)
-            self._publishing.popleft()
-            self._close(running, now)
+            log.exception("internal error in job %s", result.job)
+        if over:
+            self._close(self._publishing.pop(result.job), now)
+        else:
+            self._results.put(result)
+        return True
 
     def _prune(self, starting: int = 0) -> None:
         """Runs whose kernels are still on their way into the store take the place of logs that are kept: the directories stay as many."""
@@ -388,9 +389,12 @@ class Dispatcher:
         prune_jobs(self._stores.state.jobs, keep, self._config.store.logs_mb * MB, running=self.running)
 
     def stop(self) -> None:
-        """End everything that still runs; its rounds stay in the journal. What has been made is published first."""
-        while self._publishing:
-            self._publish(time.monotonic())
+        """End everything that still runs; its rounds stay in the journal. What has been made is published first, if the disk answers."""
+        end = time.monotonic() + DISK_S
+        while self._publish(time.monotonic()) or self._results.await_disk(end - time.monotonic()):
+            pass
+        if self._publishing:
+            log.error("the disk does not answer: %s compiled again", counted(len(self._publishing), "job is", "jobs are"))
         for job, _events in self._pool.stop_all("the daemon stops"):
             job.close()
         self._running.clear()

@@ -1,14 +1,18 @@
 """Publishing what jobs made, a few kernels at a time and in slices, so that hundreds of them do not keep the loop from everybody else.
 
-What is told is on the disk; what a fault or an end of the daemon leaves over is compiled again.
+Nor does the disk: what is to reach it is waited for beside the loop.  What is told is on the disk; what a fault or an end of the daemon
+leaves over is compiled again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from npgxd.compile import KeyFailed
 from npgxd.daemon.keeping.metrics_histograms import KERNEL_COMPILE
@@ -19,6 +23,8 @@ from npgxd.wire.printable import counted
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npgxd.compile import JobResult, MadeKernel
     from npgxd.daemon.demand.flights import Need
     from npgxd.daemon.keeping.keyer import Keyer
@@ -27,14 +33,19 @@ if TYPE_CHECKING:
     from npgxd.errors import NpgxError
     from npgxd.oplib.sweeping import Steps
     from npgxd.store.kernels import Staged
+    from npgxd.store.waits import Waits
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+DISK_S: Final = 10.0
+"""So long an end waits for the disk, for results that are being published."""
 TOGETHER: Final = 4
-"""Kernels that are shown at once: half a dozen fsyncs, which are not divided. Getting them ready is, kernel by kernel."""
+"""Kernels that are shown at once: their renames, and one commit of the catalog, are not divided. Getting them ready is, kernel by kernel."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Result:
     """One job's result on its way into the store."""
 
@@ -46,6 +57,8 @@ class Result:
     moved: list[str] = field(default_factory=list)
     published: int = 0
     work: Task[None] | None = None
+    disk: Future[None] | None = None
+    """What is done for it beside the loop: until that has ended there is nothing else to do for it."""
 
 
 class Publishing:
@@ -55,16 +68,36 @@ class Publishing:
         self._stores = stores
         self._keyer = keyer
         self._coordinator = coordinator
+        self._queue: deque[Result] = deque()
+
+    # ---- whose turn it is --------------------------------------------------------------------------------------------
+
+    def put(self, begun: Result) -> None:
+        """Something is to be done for it. Results take turns, so that a small one is not behind a large one."""
+        self._queue.append(begun)
+
+    @property
+    def ready(self) -> bool:
+        """Whether one of them does not wait for the disk."""
+        return any(not _waits(begun) for begun in self._queue)
+
+    def next(self) -> Result | None:
+        """Take the one whose turn it is; None: there is none, or all of them wait for the disk."""
+        begun = next((begun for begun in self._queue if not _waits(begun)), None)
+        if begun is not None:
+            self._queue.remove(begun)
+        return begun
+
+    def await_disk(self, limit_s: float) -> bool:
+        """Wait until one of them can go on, for so long at most; whether one can."""
+        asked = [begun.disk for begun in self._queue if begun.disk is not None]
+        return bool(wait(asked, max(0.0, limit_s), FIRST_COMPLETED).done)
+
+    # ---- one result --------------------------------------------------------------------------------------------------
 
     def begin(self, job: str, needs: dict[str, Need], result: JobResult, toolchain: str) -> Result:
-        """A job has ended: its package is kept and its costs are learned; the kernels are still to be published."""
+        """A job has ended: its costs are learned; its package and its kernels are still to be published."""
         begun = Result(job, needs, result, deque(result.kernels), list(result.failed))
-        try:
-            if result.package is not None and begun.left:
-                self._stores.publish_package(result.package)
-        except StoreError as error:
-            self._refused(begun, list(begun.left), error)
-            begun.left.clear()
         try:
             self._stores.learn(result, needs, toolchain)
             self._coordinator.prospects.reprice()
@@ -85,6 +118,8 @@ class Publishing:
         return True
 
     def _steps(self, begun: Result) -> Steps[None]:
+        if begun.result.package is not None and begun.left:
+            yield from self._waiting(begun, self._stores.publishing_package(begun.result.package))
         while begun.left:
             chosen = self._current(begun, [begun.left.popleft() for _ in range(min(TOGETHER, len(begun.left)))])
             try:
@@ -99,14 +134,30 @@ class Publishing:
         for kernel in chosen:
             ready[kernel.key] = self._stores.number_kernel(kernel)
             yield Step("publishing", begun.published, len(begun.needs))
-        for staged in ready.values():  # all of them are on their way to the disk by now
-            self._stores.kernels.make_durable(staged)
-            yield Step("publishing", begun.published, len(begun.needs))
-        published = self._stores.publish_kernels([ready[kernel.key] for kernel in self._current(begun, chosen)])
+        yield from self._beside(begun, partial(self._stores.kernels.make_durable, list(ready.values())))
+        current = [ready[kernel.key] for kernel in self._current(begun, chosen)]
+        published = yield from self._waiting(begun, self._stores.publishing_kernels(current))
         begun.published += len(published)
         for manifest in published:
             self._stores.tally(**KERNEL_COMPILE.counted(manifest.making.cost_s))
         self._coordinator.landed(published)
+
+    def _waiting(self, begun: Result, acts: Waits[T]) -> Steps[T]:
+        """Go through an act of the store; what only waits for the disk is done beside the loop."""
+        with closing(acts):
+            while True:
+                try:
+                    act = next(acts)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                yield from self._beside(begun, act)
+
+    def _beside(self, begun: Result, act: Callable[[], None]) -> Steps[None]:
+        begun.disk = self._stores.beside.begin(act)
+        while not begun.disk.done():
+            yield Step("publishing", begun.published, len(begun.needs), waits=True)
+        begun.disk.result()
 
     def _current(self, begun: Result, kernels: list[MadeKernel]) -> list[MadeKernel]:
         """Those of the toolchain as it is now; the others are noted."""
@@ -139,3 +190,7 @@ class Publishing:
     def _refused(self, begun: Result, kernels: list[MadeKernel], error: NpgxError) -> None:
         log.error("cannot publish: %s", error)
         begun.failed += [KeyFailed(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in kernels]
+
+
+def _waits(begun: Result) -> bool:
+    return begun.disk is not None and not begun.disk.done()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.compile import Costs, Estimate, KernelSeen, size_of
+from npgxd.daemon.beside import Beside
 from npgxd.daemon.demand.tries import Hold
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from npgxd.oplib.sweeping import Steps
     from npgxd.store.kernels import Staged
     from npgxd.store.manifest import KernelManifest
+    from npgxd.store.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,8 @@ class Stores:
     def __init__(self, state: StateDirectory) -> None:
         self.boot = BOOT_ID.read_text(encoding="ascii").strip()
         self.state = state
+        self.beside = Beside()
+        """Does what only waits for the disk."""
         self.reserve = Reserve(state)
         self.reserve.give()  # the catalog cannot be opened without any room at all
         self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
@@ -78,6 +84,7 @@ class Stores:
 
     def close(self) -> None:
         """Give it up."""
+        self.beside.close()
         self.flush()
         self.catalog.close()
         self.state.close()
@@ -103,17 +110,17 @@ class Stores:
 
     # ---- publishing --------------------------------------------------------------------------------------------------
 
-    def publish_package(self, made: MadePackage) -> None:
+    def publishing_package(self, made: MadePackage) -> Waits[Path]:
         """Keep the run package that a job produced."""
-        self.packages.publish(self.state.staging / made.staged, made.digest, made.name)
+        return self.packages.publishing(self.state.staging / made.staged, made.digest, made.name)
 
     def number_kernel(self, made: MadeKernel) -> Staged:
-        """Begin to publish a verified, staged kernel; ``kernels.make_durable`` and ``publish_kernels`` are to follow."""
+        """Begin to publish a verified, staged kernel; ``kernels.make_durable`` and ``publishing_kernels`` are to follow."""
         return self.kernels.number(self.state.staging / made.staged)
 
-    def publish_kernels(self, staged: Sequence[Staged]) -> list[KernelManifest]:
+    def publishing_kernels(self, staged: Sequence[Staged]) -> Waits[list[KernelManifest]]:
         """Publish kernels that are ready, together; they are no longer known to fail."""
-        published = self.kernels.show(staged)
+        published = yield from self.kernels.showing(staged)
         try:
             self.history.made([manifest.key for manifest in published])
             self.past.made([(manifest.key, manifest.origin.record_digest) for manifest in published])
@@ -122,8 +129,13 @@ class Stores:
         return published
 
     def discard_staged(self, job: str) -> None:
-        """What a job staged is published or not wanted: its directory goes."""
-        self.state.disk.remove_tree(self.state.staging / job)
+        """What a job staged is published or not wanted: its directory goes, out of sight at once and then beside the loop."""
+        staged = self.state.staging / job
+        if os.path.lexists(staged):
+            self._drop(self.state.hide(staged))
+
+    def _drop(self, away: Path) -> None:
+        self.beside.later(partial(self.state.disk.remove_tree, away), str(away))
 
     def learn(self, result: JobResult, needs: Mapping[str, Need], toolchain: str) -> None:
         """Let what a job took flow into the estimates."""
@@ -190,11 +202,21 @@ class Stores:
 
     def release_dead(self, keep: set[str]) -> None:
         """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
-        for _ in self.releasing(lambda: keep):
+        for _ in self._hiding(lambda: keep):
+            pass
+        for _ in self.views.sweep():
             pass
 
     def releasing(self, keep: Callable[[], set[str]]) -> Steps[None]:
-        """``release_dead`` bit by bit; ``keep`` is asked when all leases were looked at. Nothing that is leased meanwhile goes."""
+        """``release_dead`` bit by bit; ``keep`` is asked when all leases were looked at. Nothing that is leased meanwhile goes.
+
+        At the end the views are out of sight; their files go beside the loop.
+        """
+        yield from self._hiding(keep)
+        for away in self.views.take_hidden():
+            self._drop(away)
+
+    def _hiding(self, keep: Callable[[], set[str]]) -> Steps[None]:
         released, leased = 0, set[str]()
         with self.leases.watched() as offered:
             for gone in self.leases.each_released():
@@ -208,7 +230,6 @@ class Stores:
             dropped = self.views.hide_unleased(keep=told | leased | offered) if look or self.spared else []
         if released:
             log.debug("%s ended, %s dropped", counted(released, "lease"), counted(len(dropped), "view"))
-        yield from self.views.sweep()
 
     # ---- for the status document -------------------------------------------------------------------------------------
 
