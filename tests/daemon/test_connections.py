@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 import shutil
 import socket
@@ -43,6 +45,18 @@ class Ground:
         self.ends += [near, far]
         self.connections.accepted(far.fileno())
         return near, far.fileno()
+
+    def stand_in(self, far: int, number: int) -> PeerCredentials:
+        """From now on this connection is another process's; such a one is told to be cut off, and not really ended."""
+        self.connections._open[far].peer = peer = PeerCredentials(ME.uid, ME.gid, ME.pid + number)
+        return peer
+
+    def watch(self, guard: MemoryGuard, rounds: int, *, speaks: tuple[int, ...] = ()) -> None:
+        """So many rounds of samples, or looks; a whole message comes of these connections before each of them."""
+        for _ in range(SAMPLES * rounds):
+            for far in speaks:
+                self.connections.heard(far, ME)
+            self.now = guard.tick(self.now)
 
     def look(self, times: int, *, sessions: frozenset[int] = frozenset()) -> None:
         for _ in range(times):
@@ -205,35 +219,114 @@ def test_who_sends_on_and_on_and_completes_nothing_is_cut_off_when_memory_is_sho
     assert has_ended(idle), "it is the same process's"
 
 
-def test_a_crowd_that_sends_large_messages_at_once_is_no_flood_however_slowly_they_come(ground: Ground) -> None:
+def test_while_there_is_memory_nobody_is_ended_whatever_the_daemon_has_had_from_the_start(ground: Ground) -> None:
+    size = 5 * MORE
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    assert guard.tick(0.0) == math.inf, "nobody is connected"
+    near, _ = ground.connect()
+    near.send(b"part of a message")
+    size += MORE
+    ground.watch(guard, ROUNDS + 3)
+    assert not has_ended(near)
+    assert not ground.connections.refuses(ME)
+    assert guard.tick(ground.now) - ground.now == memory_guard.LOOK_S, "no samples are taken"
+
+
+def test_a_crowd_that_sends_large_messages_at_once_is_no_flood_however_slowly_they_come(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "started_s", lambda _pid: 1.0)
     size = 0
     guard = MemoryGuard(ground.connections, resident=lambda: size)
-    crowd = [ground.connect() for _ in range(MORE // MESSAGE + 2)]
-    for number, (near, far) in enumerate(crowd):
-        ground.connections._open[far].peer = PeerCredentials(ME.uid, ME.gid, ME.pid + 1 + number)
+    crowd: list[PeerCredentials] = []
+    for number in range(MORE // MESSAGE + 2):
+        near, far = ground.connect()
+        crowd.append(ground.stand_in(far, 1 + number))
         near.send(b"part of a message")
     size = MORE + 1
-    for _ in range(SAMPLES * (ROUNDS - 1)):
+    ground.watch(guard, ROUNDS - 1)
+    assert not any(ground.connections.refuses(peer) for peer in crowd)
+    size = len(crowd) * MESSAGE + 1
+    ground.watch(guard, 1)
+    assert all(ground.connections.refuses(peer) for peer in crowd), "it is more than their messages can have"
+
+
+def test_only_those_who_are_busiest_by_far_are_cut_off(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "started_s", lambda _pid: 1.0)
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    busy = {BUSY - 1: False, SAMPLES // 2 - 1: False, SAMPLES // 2 + 1: True, SAMPLES: True}
+    """Samples that find bytes of a process, and whether it is cut off for it."""
+    its: dict[int, int] = {}
+    peers: dict[int, PeerCredentials] = {}
+    for samples in busy:
+        near, its[samples] = ground.connect()
+        peers[samples] = ground.stand_in(its[samples], samples)
+        near.send(b"x")
+    size = MORE + 1
+    for taken in range(SAMPLES):
+        for samples, far in its.items():
+            if taken == samples:
+                assert os.read(far, 10) == b"x"
         ground.now = guard.tick(ground.now)
-    assert not any(has_ended(near) for near, _ in crowd)
+    assert {samples: ground.connections.refuses(peer) for samples, peer in peers.items()} == busy
+
+
+def test_who_is_hardly_ever_busy_is_not_cut_off_though_nobody_is_busier(ground: Ground) -> None:
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    near, far = ground.connect()
+    near.send(b"x")
+    size = MORE + 1
+    for taken in range(SAMPLES):
+        if taken == BUSY - 1:
+            os.read(far, 10)
+        ground.now = guard.tick(ground.now)
+    assert not ground.connections.refuses(ME)
 
 
 def test_when_nobody_sends_and_memory_stays_short_what_says_nothing_whole_is_ended_once(ground: Ground) -> None:
     size = 0
     guard = MemoryGuard(ground.connections, resident=lambda: size)
-    (half, _), (speaks, its) = ground.connect(), ground.connect()
+    (half, _), (speaks, its), (spoke, once) = ground.connect(), ground.connect(), ground.connect()
     size = MORE + 1
-    for _ in range(SAMPLES * (ROUNDS + 2)):
-        ground.now = guard.tick(ground.now)
-        ground.connections.heard(its, ME)
+    ground.watch(guard, 1, speaks=(its, once))
+    ground.watch(guard, ROUNDS - 1, speaks=(its,))
+    assert not has_ended(half)
+    ground.watch(guard, 2, speaks=(its,))
     assert has_ended(half)
     assert not has_ended(speaks)
+    assert not has_ended(spoke)
     assert not ground.connections.refuses(ME), "nobody is known to have done it"
     later, _ = ground.connect()
-    for _ in range(SAMPLES * (ROUNDS + 2)):
-        ground.now = guard.tick(ground.now)
+    ground.watch(guard, 3 * (ROUNDS + 2))
     assert not has_ended(later), "what memory it has now is taken as given"
     assert BUSY < SAMPLES
+
+
+def test_shortages_that_have_passed_or_whose_culprit_was_found_do_not_add_up(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "started_s", lambda _pid: 1.0)
+    size = 0
+    guard = MemoryGuard(ground.connections, resident=lambda: size)
+    half, _ = ground.connect()
+    for _ in range(3):
+        size = MORE + 1
+        ground.watch(guard, ROUNDS - 1)
+        size = 0
+        ground.watch(guard, 1)
+    assert not has_ended(half)
+    size = MORE + 1
+    ground.watch(guard, ROUNDS - 1)
+    near, far = ground.connect()
+    culprit = ground.stand_in(far, 1)
+    near.send(b"x")
+    ground.watch(guard, 1)
+    assert ground.connections.refuses(culprit)
+    os.read(far, 10)
+    ground.watch(guard, ROUNDS - 1)
+    assert not has_ended(half)
 
 
 def test_bytes_that_nobody_reads_are_seen_and_asking_a_wrong_number_is_no_harm(ground: Ground, tmp_path: Path) -> None:
@@ -243,4 +336,9 @@ def test_bytes_that_nobody_reads_are_seen_and_asking_a_wrong_number_is_no_harm(g
     with (tmp_path / "file").open("w") as file:
         assert far_ends.unread(file.fileno()) == 0
     assert far_ends.unread(9999) == 0
-    assert memory_guard.resident() > 1_000_000
+
+
+def test_the_memory_that_a_process_has_is_told_in_bytes_and_what_it_may_have_is_not() -> None:
+    with mmap.mmap(-1, 256 * 1024 * 1024):
+        told = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+        assert abs(memory_guard.resident() - int(told.split()[1]) * 1024) < 32 * 1024 * 1024

@@ -14,6 +14,7 @@ import zmq
 
 from npgxd.daemon.serving.connections import Connections
 from npgxd.daemon.serving.listening import Doors
+from npgxd.daemon.serving.memory_guard import MemoryGuard
 from npgxd.daemon.serving.ranks import RankPort
 from npgxd.wire.codec import decode
 
@@ -96,3 +97,8 @@ def test_a_connection_that_closed_meanwhile_is_noticed_by_a_look_up_of_another(t
     assert talk.changed
     assert len(parts.sessions) == 1
     talk.client.close(linger=0)
+
+
+def test_memory_is_looked_after_as_often_as_its_guard_says(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryGuard, "tick", lambda _guard, now: now + 0.25)
+    assert talk.port.tick(3.0) == 3.25

@@ -165,3 +165,69 @@ def test_a_crowd_of_processes_that_each_have_one_request_waiting_is_no_flood() -
     assert {turns.put(VICTIM, b"%d" % number, 100, "hello", sender=number) for number in range(2000)} == {Room.TAKEN}
     given_up = [turns.put(VICTIM, b"c%d" % (number % 100), 100, "asked", sender=1) for number in range(100 * (1 + GIVEN_UP))]
     assert set(given_up) == {Room.TAKEN}, "whatever one process does with clients of ours"
+
+
+def test_who_comes_is_served_next_also_in_the_midst_of_anothers_turn() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(1000):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    for before in (303, 25, 7):
+        assert serve(turns, TURN_S / 10, most=before) == ["flood"] * before
+        turns.put(VICTIM, b"v", 100, "mine")
+        assert turns.take() == "mine"
+        turns.spent(TURN_S / 10)
+
+
+def test_who_comes_has_one_turn_and_then_waits_as_the_others_do() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(100):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    serve(turns, TURN_S, most=5)
+    for _ in range(10):
+        turns.put(VICTIM, b"v", 100, "mine")
+    served = serve(turns, TURN_S)
+    assert [at for at, message in enumerate(served) if message == "mine"] == list(range(0, 20, 2))
+
+
+def test_who_was_served_first_for_coming_waits_for_the_others_turn_when_he_asks_again() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(1000):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    serve(turns, TURN_S / 8, most=20)
+    turns.put(VICTIM, b"v", 100, "mine")
+    assert serve(turns, TURN_S / 8, most=2) == ["mine", "flood"]
+    turns.put(VICTIM, b"v", 100, "mine")
+    assert serve(turns, TURN_S / 8, most=20).index("mine") in {6, 7, 8}, "what is left of the turn"
+
+
+def test_who_has_gone_counts_for_nobody() -> None:
+    turns: Turns[str] = Turns()
+    turns.put(3, b"was here", 100, "and has gone")
+    assert serve(turns, TURN_S) == ["and has gone"]
+    for _ in range(2):
+        turns.put(VICTIM, b"v", 100, "mine")
+    turns.take()
+    turns.spent(60.0)  # nobody waited for it
+    for number in range(200):
+        turns.put(FLOODER, b"%d" % number, 100, "flood")
+    assert serve(turns, TURN_S / 2).index("mine") <= 2
+
+
+def test_what_was_answered_counts_no_more_also_while_others_have_something_waiting() -> None:
+    turns: Turns[str] = Turns()
+    for number in range(2000):
+        turns.put(VICTIM, b"%d" % number, 100, "mine")
+    for size, messages in ((WAITING_BYTES // 4, 4), (0, 1 + AHEAD + FLOOD)):
+        for _ in range(4):
+            assert {turns.put(FLOODER, b"f", size, "flood", sender=7) for _ in range(messages)} == {Room.TAKEN}
+            assert serve(turns, TURN_S, most=2 * messages).count("flood") == messages
+
+
+def test_what_was_dropped_with_its_sender_counts_no_more() -> None:
+    turns: Turns[str] = Turns()
+    turns.put(FLOODER, b"other", 100, "other", sender=8)
+    for size, messages in ((WAITING_BYTES // 2, 2), (0, 1 + AHEAD + FLOOD)):
+        for _ in range(3):
+            assert {turns.put(FLOODER, b"f", size, "flood", sender=7) for _ in range(messages)} == {Room.TAKEN}
+            turns.discard(FLOODER, 7)
+    assert serve(turns, 0.0) == ["other"]
