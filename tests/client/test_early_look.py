@@ -9,6 +9,7 @@ import pytest
 
 from npgxd.client import Client, early_look
 from npgxd.client.early_look import LIFE_S, EarlyLook
+from npgxd.errors import NpgxError
 from npgxd.wire import identity
 from npgxd.wire import messages as m
 from npgxd.wire.identity import default_memo, environment_roots, roots_digest
@@ -50,22 +51,75 @@ def test_a_hello_waits_for_the_look_that_is_under_way(cann, fake, monkeypatch):
     daemon = fake()
     go, real = threading.Event(), early_look.find_socket
     monkeypatch.setattr(early_look, "find_socket", lambda environ: go.wait(30) and real(environ))
+    monkeypatch.setattr(identity.StatMemo, "tree", _told_of(looked := [], identity.StatMemo.tree))
     client = Client(cann, patience=PATIENT)
     client.look_early()
-    monkeypatch.setattr(identity.StatMemo, "tree", _counted(trees := [], identity.StatMemo.tree))
-    go.set()
-    assert client.welcome() is not None
-    assert len(trees) == 2  # a root's implementations and its version
+    early, join = client._early._thread, client._early._thread.join
+    monkeypatch.setattr(early, "join", lambda: (go.set(), join()))  # it goes on when it is waited for, and not before
+    try:
+        assert client.welcome() is not None
+    finally:
+        go.set()
+    assert looked == [early] * 2, "a root's implementations and its version"
     assert daemon.asked(m.Hello)[0].toolchain.roots == roots_digest(*asked(cann))
     client.close()
 
 
-def _counted(calls, real):
-    def count(memo, root):
-        calls.append(root)
+def _told_of(looked, real):
+    """``real``, noting in which thread it looks."""
+
+    def look(memo, root):
+        looked.append(threading.current_thread())
         return real(memo, root)
 
-    return count
+    return look
+
+
+def test_what_is_looked_at_is_what_the_environment_said_at_the_beginning(cann, monkeypatch, tmp_path):
+    go = threading.Event()
+    monkeypatch.setattr(early_look, "find_socket", lambda _: go.wait(30))
+    environ, before = dict(cann), asked(cann)
+    look = EarlyLook(environ)
+    environ["ASCEND_CUSTOM_OPP_PATH"] = str(tmp_path / "other")
+    go.set()
+    expected = roots_digest(*before)
+    monkeypatch.setattr(identity, "roots_digest", never)
+    assert look.digest(*before) == expected
+
+
+def test_after_the_hello_there_is_nothing_to_look_at_early(cann, fake, monkeypatch):
+    fake()
+    client = Client(cann, patience=PATIENT)
+    assert client.welcome() is not None
+    monkeypatch.setattr("npgxd.client.client.EarlyLook", never)
+    client.look_early()
+    client.close()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ValueError("embedded null byte"), NpgxError("none")])
+def test_a_look_that_fails_says_nothing_and_costs_its_process_nothing(cann, fake, monkeypatch, capfd, error):
+    daemon = fake()
+
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(early_look, "find_socket", fail)
+    client = Client(cann, patience=PATIENT)
+    client.look_early()
+    client._early._thread.join()
+    assert client.welcome() is not None
+    assert daemon.asked(m.Hello)[0].toolchain.roots == roots_digest(*asked(cann)) != ""
+    assert capfd.readouterr() == ("", "")
+    client.close()
+
+
+def test_what_could_not_be_read_then_is_looked_at_again(cann, fake, monkeypatch):
+    fake()
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(identity, "roots_digest", lambda *_: "")
+        look = EarlyLook(cann)
+        look._thread.join()
+    assert look.digest(*asked(cann)) == roots_digest(*asked(cann)) != ""
 
 
 def test_fc01_what_was_seen_of_other_roots_or_long_ago_is_looked_at_again(cann, fake, tmp_path):
