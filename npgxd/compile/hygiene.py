@@ -1,4 +1,4 @@
-"""What a worker and all that it starts have: signals, descriptors, environment, priority, and who outlives whom.
+"""What a worker and all that it starts have: signals, descriptors, environment, and who outlives whom.
 
 Everything here is set on purpose: a daemon's own settings must not leak into a compiler, nor a compiler outlive its daemon.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import re
 import resource
 import signal
@@ -27,16 +26,8 @@ UMASK = 0o077
 OOM_SCORE = 300
 """When memory runs out, a compiler goes before the daemon and before the models that the node is there for."""
 
-IO_PRIORITY = 7
-"""The last of the best-effort class (0 to 7): a compiler reads and writes after everybody else, and still does, as the idle class may not."""
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-"""The system call ioprio_set(2), for which the C library has no function, by architecture."""
-_IOPRIO_WHO_PROCESS = 1
-_IOPRIO_CLASS_BE = 2
-_IOPRIO_CLASS_SHIFT = 13
 _ALLOWED = re.compile(r"(ASCEND_|CANN_|TE_)[A-Z0-9_]*|PATH|PYTHONPATH|LD_LIBRARY_PATH|LANG|LC_ALL|TZ")
 _REFUSED = frozenset({"ASCEND_PROCESS_LOG_PATH", "ASCEND_WORK_PATH", "ASCEND_CACHE_PATH"})
 """These point the compiler's logs and caches outside the job's home."""
@@ -44,8 +35,8 @@ _REFUSED = frozenset({"ASCEND_PROCESS_LOG_PATH", "ASCEND_WORK_PATH", "ASCEND_CAC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def become_worker(parent: int, nice: int) -> None:
-    """Settle a fresh worker process: own umask and priority, told when ``parent`` dies, new parent of all orphans.
+def become_worker(parent: int) -> None:
+    """Settle a fresh worker process: own umask, told when ``parent`` dies, new parent of all orphans.
 
     SIGTERM at the parent's death, not SIGKILL: the worker first ends what it started; so it must be caught before this is called.
     """
@@ -53,9 +44,6 @@ def become_worker(parent: int, nice: int) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     os.umask(UMASK)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if nice:
-        os.nice(nice)
-    _yield_the_disk()
     with contextlib.suppress(OSError, ValueError):  # the score can always be raised; where /proc is read-only it stays
         score = Path("/proc/self/oom_score_adj")
         score.write_text(str(max(int(score.read_text()), OOM_SCORE)))
@@ -72,7 +60,10 @@ def default_signals() -> None:
 
 
 def spawn(argv: list[str], *, directory: JobDirectory, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start one program of a job: own session, no descriptor but its three, stdin from nowhere; it dies with its worker."""
+    """Start one program of a job: own group, no descriptor but its three, stdin from nowhere; it dies with its worker.
+
+    The session is the worker's: one for a job, whose share of the processors is set once (:mod:`npgxd.compile.priority`).
+    """
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -81,7 +72,7 @@ def spawn(argv: list[str], *, directory: JobDirectory, environment: Mapping[str,
         cwd=directory.work,
         env=dict(environment),
         close_fds=True,
-        start_new_session=True,
+        process_group=0,
         preexec_fn=_in_child(os.getpid()),  # noqa: PLW1509 -- a worker has one thread
     )
 
@@ -115,14 +106,6 @@ def _in_child(worker: int) -> Callable[[], None]:
         default_signals()
 
     return prepare
-
-
-def _yield_the_disk() -> None:
-    """I/O priority for this process and all that it starts; a kernel that forbids it (seccomp) leaves it at what niceness gives."""
-    number = _IOPRIO_SET.get(platform.machine())
-    if number is not None:
-        value = _IOPRIO_CLASS_BE << _IOPRIO_CLASS_SHIFT | IO_PRIORITY
-        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_IOPRIO_WHO_PROCESS), ctypes.c_int(0), ctypes.c_int(value))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -10,6 +10,7 @@ import msgpack
 
 from npgxd.compile.costs import RunSeen
 from npgxd.compile.narrowing import Seen
+from npgxd.compile.priority import NICE
 from npgxd.toolchain.flags import CompilerFlags
 from npgxd.wire.printable import one_line
 from npgxd.wire.states import KeyOutcome
@@ -60,7 +61,7 @@ class JobSpec:
     jobs: int = 16
     deadline_s: float = 3600.0
     super_kernel: tuple[tuple[str, str], ...] = ()
-    nice: int = 5
+    nice: int = NICE
     grace_s: float = 2.0
     log_bytes: int = 1024 * 1024
     package: str = ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.compile.directory import JobDirectory
 from npgxd.compile.hygiene import UMASK, environment_for
+from npgxd.compile.priority import NICE, GivingWay
 from npgxd.errors import CompileError
 from npgxd.toolchain.flags import CompilerFlags
 
@@ -65,6 +66,7 @@ class Asking:
             self._out, self._err = directory.output("help")
             environment = environment_for(toolchain.environment, directory, "probe")
             self._process = _start(self._compiler, environment, directory.work, self._out, self._err)
+            self._giving_way = GivingWay(self._process.pid, NICE)
         except BaseException:
             self._place.cleanup()
             raise
@@ -78,6 +80,7 @@ class Asking:
         """The flags, remembered from now on; None: it has not ended yet. CompileError if it does not say what it takes, or takes too long."""
         if self._process.poll() is None:
             if self.seconds < self._timeout_s:
+                self._giving_way.settle()
                 return None
             self.close()
             raise CompileError(

@@ -81,14 +81,21 @@ class _Made:
 
 
 class CompileRun:
-    """One job. ``tell`` takes events that may be dropped if the daemon is slow."""
+    """One job. ``tell`` takes events that may be dropped if the daemon is slow; ``tick`` is called now and then while a program runs."""
 
     def __init__(
-        self, spec: JobSpec, *, stop: Stop, tell: Callable[[JobStarted | JobProgress | JobEnding], object], token: str
+        self,
+        spec: JobSpec,
+        *,
+        stop: Stop,
+        tell: Callable[[JobStarted | JobProgress | JobEnding], object],
+        token: str,
+        tick: Callable[[], object],
     ) -> None:
         self._spec = spec
         self._stop = stop
         self._tell = tell
+        self._tick = tick
         self._token = token
         self._directory = JobDirectory(spec.job_dir)
         self._environment = hygiene.environment_for(spec.toolchain.environment, self._directory, token)
@@ -235,10 +242,14 @@ class CompileRun:
             if started:
                 self._tell(JobStarted(program.pid, program.pid, tuple(argv)))
 
+        def tick() -> None:
+            self._tick()
+            self._tell(self._watch.progress(time.monotonic()))
+
         ended = program.run(
             self._stop,
             begin=begin,
-            tick=lambda: self._tell(self._watch.progress(time.monotonic())),
+            tick=tick,
             free=(lambda why: self._free(program, why)) if started else (lambda _why: False),
         )
         self._stuck += ended.stuck

@@ -48,6 +48,7 @@ def _work(options: argparse.Namespace) -> int:
     from npgxd.compile.directory import SPEC  # noqa: PLC0415
     from npgxd.compile.job import JobSpec, pack_event  # noqa: PLC0415
     from npgxd.compile.leftovers import JOB_VARIABLE  # noqa: PLC0415
+    from npgxd.compile.priority import GivingWay  # noqa: PLC0415
     from npgxd.compile.run import CompileRun  # noqa: PLC0415
     from npgxd.compile.stop import Stop  # noqa: PLC0415
 
@@ -55,10 +56,16 @@ def _work(options: argparse.Namespace) -> int:
     channel = Channel(socket.socket(fileno=options.fd))
     hygiene.default_signals()
     stop = Stop(channel)
-    hygiene.become_worker(options.parent, spec.nice)
-    run = AdoptRun if spec.package else CompileRun
-    result = run(spec, stop=stop, tell=lambda event: channel.offer(pack_event(event)), token=os.environ[JOB_VARIABLE]).result()
-    channel.send(pack_event(result))
+    hygiene.become_worker(options.parent)
+    giving_way = GivingWay(os.getpid(), spec.nice)
+    run = (AdoptRun if spec.package else CompileRun)(
+        spec,
+        stop=stop,
+        tell=lambda event: channel.offer(pack_event(event)),
+        token=os.environ[JOB_VARIABLE],
+        tick=giving_way.settle,
+    )
+    channel.send(pack_event(run.result()))
     channel.close()
     return 0
 

@@ -77,7 +77,7 @@ class CompileSection:
     background_s: float = _key(
         3600.0, "seconds for which kernels are still compiled for ranks that have ended", low=0, high=31_536_000
     )
-    nice: int = _key(5, "niceness of op_compiler", low=0, high=19)
+    nice: int = _key(5, "niceness of op_compiler, whatever that of the daemon is, unless it is higher", low=0, high=19)
     keep_jobs: int = _key(20, "failed runs whose logs are kept", low=0, high=10_000)
 
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from npgxd.compile import JobStarted
-from npgxd.compile.hygiene import IO_PRIORITY
 from npgxd.compile.leftovers import JOB_VARIABLE, end_leftovers
+from npgxd.compile.priority import IO_PRIORITY
 from tests.compile.conftest import Bench, Started, compiler, end_token, family_of, runs, until, with_token
 from tools.cann_sim.records import elementwise
 
@@ -33,7 +33,8 @@ def status(word):
 facts = {
     "environment": dict(os.environ),
     "descriptors": [os.readlink(fd) for name in os.listdir("/proc/self/fd") if os.path.lexists(fd := f"/proc/self/fd/{name}")],
-    "umask": os.umask(0), "nice": os.nice(0), "cwd": os.getcwd(), "session": os.getsid(0) == os.getpid(),
+    "umask": os.umask(0), "nice": os.nice(0), "policy": os.sched_getscheduler(0), "cwd": os.getcwd(),
+    "session": os.getsid(0) == os.getppid(), "group": os.getpgrp() == os.getpid(),
     "blocked": status("SigBlk"), "ignored": status("SigIgn"), "core": resource.getrlimit(resource.RLIMIT_CORE),
     "oom": open("/proc/self/oom_score_adj").read().strip(), "io": divmod(io, 1 << 13),
     "input": os.readlink("/proc/self/fd/0"), "home": os.listdir(os.environ["HOME"]), "tmp": os.listdir(os.environ["TMPDIR"]),
@@ -115,7 +116,7 @@ def test_a_compiler_and_an_installer_get_nothing_of_the_daemon_but_what_is_meant
     for name, value in {"DISPLAY": ":0", "SECRET": "x", "LD_PRELOAD": "", "NOTIFY_SOCKET": "/run/n", "HOME": "/daemon"}.items():
         monkeypatch.setenv(name, value)
     with unlike_a_daemon(tmp_path):
-        spec = bench.spec([ADD], op_compiler=script, nice=3, environment={"DISPLAY": ":1", "MY_VAR": "x", "ASCEND_X": "kept"})
+        spec = bench.spec([ADD], op_compiler=script, nice=15, environment={"DISPLAY": ":1", "MY_VAR": "x", "ASCEND_X": "kept"})
         result = bench.run(spec)
     assert result.exit_code == 0
     for facts in (json.loads(told.read_text()), json.loads(installed.read_text())):
@@ -129,9 +130,10 @@ def test_a_compiler_and_an_installer_get_nothing_of_the_daemon_but_what_is_meant
         assert sorted(where.partition(":")[0] for where in opened) == ["/dev/null", "pipe", "pipe"]
         assert facts["input"] == "/dev/null"
         assert facts["umask"] == 0o077
-        assert facts["nice"] == os.nice(0) + 3
+        assert (facts["nice"], facts["policy"]) == (15, os.SCHED_BATCH)
         assert facts["cwd"] == str(spec.job_dir / "work")
-        assert facts["session"]
+        assert facts["session"], "its worker's"
+        assert facts["group"], "its own"
         assert int(facts["blocked"], 16) == 0
         by_python = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)  # the script's own interpreter ignores these
         assert int(facts["ignored"], 16) & ~GLIBCS_OWN == by_python
@@ -147,12 +149,12 @@ def test_a_worker_has_nothing_of_the_daemon_but_what_is_meant_for_it(
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("DISPLAY", ":0")
     with unlike_a_daemon(tmp_path):
-        job = hanging(bench, nice=3)
+        job = hanging(bench, nice=15)
     worker = psutil.Process(job.pid)
     environment = worker.environ()
     assert set(environment) - {"LC_CTYPE"} == {"PATH", "LANG", JOB_VARIABLE}
     assert worker.cwd() == "/"
-    assert worker.nice() == os.nice(0) + 3
+    assert (worker.nice(), os.sched_getscheduler(job.pid)) == (15, os.SCHED_BATCH)
     assert tuple(worker.ionice()) == (psutil.IOPRIO_CLASS_BE, IO_PRIORITY)
     assert worker.rlimit(psutil.RLIMIT_CORE) == (0, 0)
     assert os.getsid(job.pid) == job.pid

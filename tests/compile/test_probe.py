@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from npgxd.compile.priority import NICE
 from npgxd.compile.probe import Asking, probe, read_help, remembered
 from npgxd.errors import CompileError
 from npgxd.toolchain.flags import CompilerFlags
@@ -88,7 +89,7 @@ def test_a_compiler_that_hangs_is_ended(tmp_path: Path) -> None:
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_a_compiler_can_be_asked_without_waiting_for_it_and_is_ended_with_whoever_asked(tmp_path: Path) -> None:
+def test_a_compiler_can_be_asked_without_waiting_for_it_gives_way_and_is_ended_with_whoever_asked(tmp_path: Path) -> None:
     said = "while [ ! -e go ] && [ ! -e $0.go ]; do sleep 0.05; done; echo '  -f, --follow_op_params_jit  follow'"
     compiler = script(tmp_path / "op_compiler", f"echo $$ > {tmp_path}/pid; {said}")
     assert remembered(toolchain(compiler)) is None
@@ -101,7 +102,9 @@ def test_a_compiler_can_be_asked_without_waiting_for_it_and_is_ended_with_whoeve
     (tmp_path / "op_compiler.go").unlink()
     script(compiler, f"echo $$ > {tmp_path}/other; {said}")
     asking = Asking(toolchain(compiler))
-    until((tmp_path / "other").exists, "it runs")
+    until(lambda: (tmp_path / "other").exists() and (tmp_path / "other").read_text(), "it runs")
+    other = int((tmp_path / "other").read_text())
+    assert (os.sched_getscheduler(other), os.getpriority(os.PRIO_PROCESS, other)) == (os.SCHED_BATCH, max(NICE, os.nice(0)))
     asking.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "other").read_text()), 0)
+        os.kill(other, 0)
