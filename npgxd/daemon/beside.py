@@ -19,6 +19,8 @@ from npgxd.errors import NpgxError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from npgxd.oplib.sweeping import Step, Steps
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -74,15 +76,20 @@ class Beside:
 
         self._put(self._later, told)
 
+    def idle(self, limit_s: float) -> bool:
+        """Wait, for ``limit_s`` at most, until there is nothing to do; whether that is so."""
+        with self._news:
+            return self._news.wait_for(lambda: not (self._first or self._later or self._busy), limit_s)
+
     def close(self, limit_s: float = END_S) -> None:
         """Let what there is be done, for ``limit_s`` at most, and end. Closed again it does nothing."""
         if self._ending:
             return
+        done = self.idle(limit_s)
         with self._news:
-            idle = self._news.wait_for(lambda: not (self._first or self._later or self._busy), limit_s)
             self._ending = True
             self._news.notify_all()
-        if not idle:
+        if not done:
             log.warning("the disk did not answer within %.0f s: what was to be removed is removed at the next start", limit_s)
             return
         if self._thread is not None:
@@ -111,3 +118,10 @@ class Beside:
                 act = (self._first or self._later).popleft()
                 self._busy = True
             act()
+
+
+def until(asked: Future[T], step: Step) -> Steps[T]:
+    """What was begun comes to, for a long act that has nothing else to do meanwhile; ``step`` says how far that is."""
+    while not asked.done():
+        yield step._replace(waits=True)
+    return asked.result()

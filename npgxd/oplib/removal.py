@@ -12,6 +12,7 @@ import os
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from npgxd.errors import StoreError
@@ -151,7 +152,11 @@ class _Pass:
 
 
 class Removal:
-    """Takes away what nobody needs. ``free``: the bytes that are free on the state directory's disk."""
+    """Takes away what nobody needs.
+
+    ``free``: the bytes that are free on the state directory's disk.  ``done``: does an act that touches nothing but the disk, and whose
+    end is waited for.
+    """
 
     def __init__(
         self,
@@ -162,7 +167,9 @@ class Removal:
         pins: Pins,
         *,
         free: Callable[[], int] | None = None,
+        done: Callable[[Callable[[], object]], Steps[None]] | None = None,
     ) -> None:
+        self._done = done or _here
         self._state = state
         self._views = views
         self._kernels = views.kernels
@@ -315,10 +322,10 @@ class Removal:
         for row in going:
             if os.path.lexists(self._kernels.directory(row.id)):
                 self._state.disk.move(self._kernels.directory(row.id), away / row.id, durable=False)
-        self._state.disk.fsync_directory(away)  # else power loss could undo a rename, and not what was then unlinked
+        # Else power loss could undo a rename, and not what was then unlinked.
+        yield from self._done(partial(self._state.disk.fsync_directory, away))
         for row in going:
-            self._state.disk.remove_tree(away / row.id)
-            yield Step("removing", 0, 0)
+            yield from self._done(partial(self._state.disk.remove_tree, away / row.id))
         self._state.disk.remove_tree(away)
 
     def _held_lately(self) -> set[str]:
@@ -358,3 +365,8 @@ class Removal:
     def _free_bytes(self) -> int:
         found = os.statvfs(self._state.path)
         return found.f_bavail * found.f_frsize
+
+
+def _here(act: Callable[[], object]) -> Steps[None]:
+    act()
+    yield Step("removing", 0, 0)

@@ -140,8 +140,8 @@ class Catalog:
     # ---- packages ----------------------------------------------------------------------------------------------------
 
     def add_package(self, digest: str, name: str, size: int) -> None:
-        """Note a run package's vendor file name."""
-        with self._commit():
+        """Note a run package's vendor file name: on the disk with the kernels that came out of it, and without them of no use."""
+        with self._commit(durable=False):
             self._db.execute("INSERT OR IGNORE INTO packages VALUES (?, ?, ?)", (digest, name, size))
 
     def package_name(self, digest: str) -> str:

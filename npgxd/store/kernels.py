@@ -136,16 +136,19 @@ class KernelStore:
         return at_once(self.showing(ready))
 
     def number(self, staged: Path) -> Staged:
-        """The first act of ``publish``: a staged kernel is given its place in the order, and sent on its way to the disk."""
+        """The first act of ``publish``: a staged kernel is given its place in the order."""
         self._sequence = max(self._catalog.next_sequence(), self._sequence + 1)
-        manifest = numbered(parse_manifest(read_plain(staged / MANIFEST_NAME, MAX_MANIFEST_BYTES)), self._sequence)
-        self._state.disk.rewrite_staged(staged / MANIFEST_NAME, manifest.to_json())
-        return Staged(staged, manifest)
+        return Staged(staged, numbered(parse_manifest(read_plain(staged / MANIFEST_NAME, MAX_MANIFEST_BYTES)), self._sequence))
 
-    def make_durable(self, staged: Iterable[Staged]) -> None:
-        """The second act: all of them are on the disk when this returns, though under no name that anybody looks for."""
-        for kernel in staged:
-            self._state.disk.fsync_file(kernel.path / MANIFEST_NAME)
+    def make_durable(self, staged: Collection[Staged]) -> None:
+        """The second act: all of them are on the disk when this returns, with their places, though under no name that anybody looks for.
+
+        It touches nothing but the disk: any thread may do it.
+        """
+        for path, manifest in staged:  # all are on their way there before the first is waited for
+            self._state.disk.rewrite_staged(path / MANIFEST_NAME, manifest.to_json())
+        for path, _ in staged:
+            self._state.disk.fsync_file(path / MANIFEST_NAME)
 
     def showing(self, staged: Sequence[Staged]) -> Waits[list[KernelManifest]]:
         """The last act, for several kernels together: visible, findable and durable when it ends.

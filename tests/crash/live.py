@@ -177,7 +177,13 @@ class Live:
         if client.session is not None:
             self.sessions.end(client.session)
             self.stores.leases.session_ended(client.session.id)
-        self.stores.release_dead(keep=self.coordinator.views_in_use(self.now))
+        self.release()
+
+    def release(self) -> None:
+        """Look for leases that have ended, and for views that nobody needs."""
+        for _ in self.stores.releasing(lambda: self.coordinator.views_in_use(self.now)):
+            pass
+        assert self.stores.beside.idle(PATIENCE_S)
 
     # ---- the loop ----
 
@@ -256,6 +262,7 @@ class Live:
         while not task.run():
             pass
         assert task.error is None
+        assert self.stores.beside.idle(PATIENCE_S)
 
     # ---- what is seen ----
 

@@ -28,6 +28,11 @@ def ready(parts, *sizes: int) -> None:
     assert taken.result.state is ClientState.INSTALLED
 
 
+def drain(steps) -> None:
+    for _ in steps:
+        pass
+
+
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
@@ -77,10 +82,10 @@ def test_a_view_that_was_told_and_never_leased_goes_when_its_time_is_over(parts)
     ready(parts, 16)
     taken = parts.submit(parts.session(), 16)
     view = taken.result.view
-    parts.stores.release_dead(keep={view})
+    drain(parts.stores.releasing(lambda: {view}))
     assert view in parts.stores.views
     assert parts.stores.spared, "so that it is looked at again, though no lease ends"
-    parts.stores.release_dead(keep=set())
+    drain(parts.stores.releasing(set))
     assert view not in parts.stores.views
     assert not parts.stores.spared
 
@@ -96,8 +101,7 @@ def test_a_view_that_is_leased_while_leases_are_looked_through_bit_by_bit_stays(
     for _ in range(5):  # three leases to release, what is offered, and the one lease that is left
         next(steps)
     parts.stores.leases.offer(views[1], session="new", uid=1, pid=1, started=1.0)
-    for _ in steps:
-        pass
+    drain(steps)
     assert views[0] not in parts.stores.views
     assert views[1] in parts.stores.views
     assert held in parts.stores.views

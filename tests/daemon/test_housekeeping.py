@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import select
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npgxd.daemon.compiling.housekeeping import Housekeeping
 from npgxd.oplib.removal import Removal
+from tests.daemon.test_coordinator import ready
+from tests.daemon.test_publishing import PATIENCE_S, Slow
 
 if TYPE_CHECKING:
     import pytest
     from conftest import Parts
+
+LATER = 10_000.0
+"""Nobody waits for what was told so long ago."""
 
 
 def test_a_disk_that_others_fill_is_noticed_between_two_passes(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +52,27 @@ def test_a_toolchain_that_changes_while_a_pass_is_under_way_is_looked_at_by_anot
     kept.request(2.0)
     assert after_all_passes(kept, 2.0) > 2.0
     assert len(passes) == 3, "without a change there is one"
+
+
+def test_while_files_that_are_removed_wait_for_the_disk_the_loop_rests_and_others_are_answered(parts: Parts) -> None:
+    limits = replace(parts.config.store, max_gb=1e-9, recent_s=0)
+    kept = Housekeeping(limits, parts.stores, parts.keyer, parts.coordinator)
+    ready(parts, 16)
+    parts.coordinator.rounds.clear()
+    disk = parts.stores.state.disk = Slow(parts.stores.state.staging)
+    task = kept.request(LATER)
+    assert after_all_passes(kept, LATER) == math.inf
+    assert disk.asked.wait(PATIENCE_S)
+    assert parts.submit(parts.session(), bad=b"x", now=LATER).result is not None
+    disk.go.set()
+    while not task.ended:
+        assert select.select([parts.stores.beside], [], [], PATIENCE_S)[0], "the loop is woken when it can go on"
+        parts.stores.beside.rest()
+        after_all_passes(kept, LATER)
+    assert task.result is not None
+    assert task.result.removed == 1
+    assert parts.stores.beside.idle(PATIENCE_S)
+    assert list(parts.stores.state.staging.iterdir()) == []
 
 
 def after_all_passes(kept: Housekeeping, now: float) -> float:

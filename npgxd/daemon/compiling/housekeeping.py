@@ -1,7 +1,7 @@
 """When removal runs, what it must leave alone, and whether there is room to compile.
 
 A pass runs every ``gc_interval_s``, when an administrator asks, when the toolchain changed, and before a compile for which the disk is
-short.  It is driven in slices by the loop, so that look-ups go on meanwhile.
+short.  It is driven in slices by the loop, and its kernels' files go beside the loop, so that look-ups go on meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from npgxd.daemon.beside import until
 from npgxd.daemon.refusals import Refused
 from npgxd.daemon.slices import Task
 from npgxd.errors import NpgxError, StoreError
@@ -21,12 +22,13 @@ from npgxd.store.past import REMOVED
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from npgxd.config import StoreSection
     from npgxd.daemon.keeping.keyer import Keyer
     from npgxd.daemon.keeping.stores import Stores
     from npgxd.daemon.scheduling.coordinator import Coordinator
+    from npgxd.oplib.sweeping import Steps
     from npgxd.store.uses import Standing
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class Housekeeping:
         self._stores = stores
         self._keyer = keyer
         self._coordinator = coordinator
-        self._removal = Removal(stores.state, stores.views, stores.leases, stores.packages, stores.pins)
+        self._removal = Removal(stores.state, stores.views, stores.leases, stores.packages, stores.pins, done=self._done_beside)
         self._task: Task[Report] | None = None
         self._dry_run = False
         self._next_pass: float | None = None
@@ -97,7 +99,9 @@ class Housekeeping:
             self._start(now)
         if self._task is not None and self._task.run():
             self._ended(self._task, now)
-        return now if self._task is not None else min(self._next_pass, self._next_look, self._flush(now))
+        if self._task is not None:
+            return math.inf if self._task.step.waits else now
+        return min(self._next_pass, self._next_look, self._flush(now))
 
     def _is_short(self, now: float) -> bool:
         """Whether a look at the disk is due and finds too little free, which the last pass did not end with already."""
@@ -195,13 +199,20 @@ class Housekeeping:
             recent_s=settings.recent_s,
         )
         if not dry_run:
-            self._stores.release_dead(keep=self._coordinator.views_in_use(now))
             self._next_pass = float("inf")
         if self._task is not None:  # a dry run: it gives way
             self._task.stop()
         self._dry_run = dry_run
-        self._task = Task(self._removal.collect(budget, lambda: self._marking(now), self._is_retired, dry_run=dry_run))
+        self._task = Task(self._pass(budget, now, dry_run=dry_run))
         return self._task
+
+    def _pass(self, budget: Budget, now: float, *, dry_run: bool) -> Steps[Report]:
+        if not dry_run:
+            yield from self._stores.releasing(lambda: self._coordinator.views_in_use(now))
+        return (yield from self._removal.collect(budget, lambda: self._marking(now), self._is_retired, dry_run=dry_run))
+
+    def _done_beside(self, act: Callable[[], object]) -> Steps[None]:
+        yield from until(self._stores.beside.begin(act), Step("removing", 0, 0))
 
     def _ended(self, task: Task[Report], now: float) -> None:
         self._task = None

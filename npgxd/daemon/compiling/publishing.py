@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from npgxd.compile import KeyFailed
+from npgxd.daemon.beside import until
 from npgxd.daemon.keeping.metrics_histograms import KERNEL_COMPILE
 from npgxd.daemon.slices import Task
 from npgxd.errors import StoreError
@@ -155,9 +156,7 @@ class Publishing:
 
     def _beside(self, begun: Result, act: Callable[[], None]) -> Steps[None]:
         begun.disk = self._stores.beside.begin(act)
-        while not begun.disk.done():
-            yield Step("publishing", begun.published, len(begun.needs), waits=True)
-        begun.disk.result()
+        yield from until(begun.disk, Step("publishing", begun.published, len(begun.needs)))
 
     def _current(self, begun: Result, kernels: list[MadeKernel]) -> list[MadeKernel]:
         """Those of the toolchain as it is now; the others are noted."""

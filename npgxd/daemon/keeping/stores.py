@@ -75,7 +75,7 @@ class Stores:
         self._counted: Counter[str] = Counter()
         self._flushed_at = time.monotonic()
         self.spared = False
-        """Whether ``release_dead`` kept views that nobody has leased: it is to be called again."""
+        """Whether ``releasing`` kept views that nobody has leased: it is to be called again."""
 
     @classmethod
     def open(cls, path: Path) -> Stores:
@@ -200,23 +200,12 @@ class Stores:
             return None
         return Package(digest=digest, name=self.packages.name(digest), path=path.relative_to(self.state.path).as_posix())
 
-    def release_dead(self, keep: set[str]) -> None:
-        """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``."""
-        for _ in self._hiding(lambda: keep):
-            pass
-        for _ in self.views.sweep():
-            pass
-
     def releasing(self, keep: Callable[[], set[str]]) -> Steps[None]:
-        """``release_dead`` bit by bit; ``keep`` is asked when all leases were looked at. Nothing that is leased meanwhile goes.
+        """Drop leases whose processes have ended, and then the views that nobody holds and that are not in ``keep``, bit by bit.
 
-        At the end the views are out of sight; their files go beside the loop.
+        ``keep`` is asked when all leases were looked at; nothing that is leased meanwhile goes.  At the end the views are out of sight;
+        their files go beside the loop.
         """
-        yield from self._hiding(keep)
-        for away in self.views.take_hidden():
-            self._drop(away)
-
-    def _hiding(self, keep: Callable[[], set[str]]) -> Steps[None]:
         released, leased = 0, set[str]()
         with self.leases.watched() as offered:
             for gone in self.leases.each_released():
@@ -230,6 +219,8 @@ class Stores:
             dropped = self.views.hide_unleased(keep=told | leased | offered) if look or self.spared else []
         if released:
             log.debug("%s ended, %s dropped", counted(released, "lease"), counted(len(dropped), "view"))
+        for away in self.views.take_hidden():
+            self._drop(away)
 
     # ---- for the status document -------------------------------------------------------------------------------------
 
