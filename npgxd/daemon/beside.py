@@ -7,13 +7,12 @@ to whoever began it.  The acts touch nothing but the disk: what the loop knows c
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from npgxd.daemon.bell import Bell
 from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
@@ -38,16 +37,15 @@ class Beside:
         self._later: deque[Callable[[], None]] = deque()
         self._busy = self._ending = False
         self._thread: threading.Thread | None = None
-        self._ended = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ended = Bell()
 
     def fileno(self) -> int:
         """Readable when an act that was begun has ended."""
-        return self._ended
+        return self._ended.fileno()
 
     def rest(self) -> None:
         """What has ended was seen."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._ended)
+        self._ended.hush()
 
     def begin(self, act: Callable[[], T]) -> Future[T]:
         """Have it done next."""
@@ -58,7 +56,7 @@ class Beside:
                 future.set_result(act())
             except BaseException as error:  # noqa: BLE001 -- it is raised where the act was begun
                 future.set_exception(error)
-            os.eventfd_write(self._ended, 1)
+            self._ended.ring()
 
         self._put(self._first, told)
         return future
@@ -94,7 +92,7 @@ class Beside:
             return
         if self._thread is not None:
             self._thread.join()
-        os.close(self._ended)
+        self._ended.close()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 def notify(*lines: str) -> None:
@@ -26,18 +26,20 @@ def notify(*lines: str) -> None:
 class Watchdog:
     """A sign of life for systemd, twice in the time after which it takes the daemon for stuck; silent where it does not watch."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        """WATCHDOG_USEC and WATCHDOG_PID as in sd_watchdog_enabled(3)."""
+    def __init__(self, environ: Mapping[str, str], lives: Callable[[], bool]) -> None:
+        """WATCHDOG_USEC and WATCHDOG_PID as in sd_watchdog_enabled(3). ``lives``: whether everything beside the loop has moved since."""
+        self._lives = lives
         microseconds = environ.get("WATCHDOG_USEC", "")
         ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._every_s = int(microseconds) / 2e6 if ours and microseconds.isdecimal() and int(microseconds) else math.inf
         self._next = -math.inf
 
     def tick(self, now: float) -> float:
-        """Say that the loop turns, if it is time; when to say it again (monotonic seconds)."""
+        """Say that the loop turns, and all the rest, if it is time; when to say it again (monotonic seconds)."""
         if self._every_s == math.inf:
             return math.inf
         if now >= self._next:
-            notify("WATCHDOG=1")
+            if self._lives():
+                notify("WATCHDOG=1")
             self._next = now + self._every_s
         return self._next

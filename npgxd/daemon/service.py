@@ -1,7 +1,8 @@
-"""The loop: one ROUTER socket, pidfds of sessions, the jobs' channels and a wake-up pipe for signals, all on one poller.
+"""The loop: what ranks sent, pidfds of sessions, the jobs' channels and a wake-up pipe for signals, all on one poller.
 
-It moves bytes and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one commit takes: what waits
-for the disk otherwise is done beside it (``beside``), but for a round that is accepted.
+It moves messages and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one commit takes: what
+waits for the disk otherwise is done beside it (``beside``), but for a round that is accepted; and a thread that waits for none of this reads
+what ranks send, and answers look-ups (``serving/front.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from npgxd.daemon.administering.acts import Acts
 from npgxd.daemon.administering.admin import AdminPort
 from npgxd.daemon.administering.draining import Draining
 from npgxd.daemon.administering.importing import Importer
+from npgxd.daemon.caching.at_hand import AtHand
 from npgxd.daemon.caching.cached import CachePage
 from npgxd.daemon.caching.lookups import Lookups
 from npgxd.daemon.compiling.dispatch import Dispatcher
@@ -33,6 +35,7 @@ from npgxd.daemon.reloading import Reloading
 from npgxd.daemon.scheduling.coordinator import VIEW_GRACE_S, Coordinator
 from npgxd.daemon.serving.connections import Connections
 from npgxd.daemon.serving.following import Following
+from npgxd.daemon.serving.front import Front
 from npgxd.daemon.serving.handlers import Handlers
 from npgxd.daemon.serving.ranks import RankPort
 from npgxd.daemon.sessions import Session, Sessions
@@ -146,15 +149,10 @@ class Service:
         page.progress = explainer.progress = self._handlers.progresses.of
         connections = Connections(doors.path, lambda: config.limits.connections, clock=clock)
         doors.admission.refuses = connections.refuses
-        self._ranks = RankPort(
-            doors.ranks,
-            doors.events,
-            connections,
-            self._sessions,
-            self._handlers,
-            self._end_session,
-            clock=clock,
+        self._front = Front(
+            doors, connections, self._sessions, AtHand(self._sessions, lookups.scopes, stores.artifacts), clock=clock
         )
+        self._ranks = RankPort(self._front, self._sessions, self._handlers, self._end_session, clock=clock)
         self._following = Following(
             self._handlers.followers,
             self._coordinator,
@@ -171,7 +169,7 @@ class Service:
         self._next_lease_poll = 0.0
         self._releasing: Task[None] | None = None
         self._told_busy = 0
-        self._watchdog = Watchdog(os.environ)
+        self._watchdog = Watchdog(os.environ, self._front.lives)
         self._garbage = Garbage()
         self._ticks = (
             self._coordinator.tick,
@@ -184,14 +182,12 @@ class Service:
             self._tend_library,
             self._admin.tick,
             self._draining.tick,
-            self._ranks.tick,
             self._textfile.tick,
             self._scrapes.tick,
             self._watchdog.tick,
         )
         for source in (
-            doors.ranks,
-            doors.events,
+            self._front.fileno(),
             doors.admins,
             self._signals.fileno(),
             self._library.fileno(),
@@ -219,6 +215,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until a drain has ended."""
+        self._front.begin()
         self._page.started(self._clock())
         self._garbage.begin(self._clock())
         while not self._draining.is_over():
@@ -234,10 +231,9 @@ class Service:
         ready = self._poller.poll(0 if self._ranks.waiting else timeout)
         # Ends first: a descriptor that is closed for a message below may be another's before its own event is looked at.
         for source, _event in sorted(ready, key=self._after_ends):
-            if source is self._doors.ranks:
-                self._guarded(self._ranks.read)
-            elif source is self._doors.events:
-                self._guarded(self._take_events)
+            if source == self._front.fileno():
+                self._front.hush()
+                self._guarded(self._take_notices)
             else:
                 self._due = -math.inf
                 self._guarded(partial(self._serve, source))
@@ -251,8 +247,7 @@ class Service:
             begun = self._clock()
             self._due = min(self._due, self._guarded(partial(tick, begun)))
             if self._clock() - begun >= LONG_S:
-                self._guarded(self._take_events)
-                self._guarded(self._ranks.read)
+                self._guarded(self._take_notices)
                 if self._ranks.waiting:
                     self._guarded(self._answer)
         self._watch()
@@ -279,12 +274,11 @@ class Service:
         return math.inf if result is None else result
 
     def _after_ends(self, event: tuple[object, int]) -> bool:
-        return not (isinstance(event[0], int) or event[0] is self._doors.events)
+        return not isinstance(event[0], int)
 
-    def _take_events(self) -> None:
-        """A connection that only comes is no reason to ask every part."""
-        ended = self._ranks.take_events()
-        self._due = -math.inf if ended else min(self._due, self._ranks.tick(self._clock()))
+    def _take_notices(self) -> None:
+        if self._ranks.take_notices():
+            self._due = -math.inf
 
     def _serve(self, source: object) -> None:
         if source is self._doors.admins:
@@ -375,6 +369,7 @@ class Service:
         if self._releasing is not None:
             self._releasing.stop()
         self._library.close()
+        self._front.end()
         for session in self._sessions:
             self._sessions.end(session)
         self._doors.close()

@@ -5,6 +5,7 @@ An index, never the truth: entries are files, and are listed again where this is
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,9 @@ class ArtifactRows:
         self._number = int(catalog.read("SELECT COALESCE(MAX(used), 0) FROM artifacts")[0][0])
         self._used: dict[str, int] = {}
         self._known: dict[str, ArtifactRow] = {}
+        self.glanced: deque[str] = deque()
+        """Entries that another thread has given out, each time, since they were counted. Only this may be touched there."""
+        self._glances = 0
 
     def get(self, entry: str) -> ArtifactRow | None:
         """An entry by id; ``used`` may be an earlier use."""
@@ -76,6 +80,10 @@ class ArtifactRows:
                     self._known.clear()
                 self._known[entry] = known
         return known
+
+    def at_hand(self, entry: str) -> ArtifactRow | None:
+        """An entry by id, if it was asked for lately. It may be called in another thread."""
+        return self._known.get(entry)
 
     def all(self) -> list[ArtifactRow]:
         """Every entry, the one used last first."""
@@ -121,6 +129,17 @@ class ArtifactRows:
         self._number += 1
         self._used[entry] = self._number
 
+    def count_glances(self) -> int:
+        """How many uses another thread has noted since this was asked; from now on they count like others."""
+        self._touch_glanced()
+        counted, self._glances = self._glances, 0
+        return counted
+
+    def _touch_glanced(self) -> None:
+        for _ in range(len(self.glanced)):
+            self.touch(self.glanced.popleft())
+            self._glances += 1
+
     def prove(self, entry: str) -> None:
         """Somebody loaded it well."""
         self._known.pop(entry, None)
@@ -146,6 +165,7 @@ class ArtifactRows:
 
     def flush(self) -> None:
         """Write last uses down; StoreError leaves them for the next time."""
+        self._touch_glanced()
         if self._used:
             with self._catalog.transaction(durable=False) as db:
                 db.executemany(

@@ -149,6 +149,27 @@ class ArtifactStore:
             before.whole = data
         return data
 
+    def glance(self, entry: str, part: int, *, used: bool) -> tuple[ArtifactRow, bytes] | None:
+        """As ``find`` and ``read``, for another thread: None where more is needed than what the owner of the store has read before.
+
+        What is asked for is compared as ``read`` does it; with ``used`` the use is noted.
+        """
+        row, before = self.rows.at_hand(entry), self._recent.get(entry)
+        if row is None or before is None or row.digest != before.facts.digest:  # another entry by now
+            return None
+        data = None if part else before.whole
+        if data is None:
+            known = before.checked.get(part)
+            if known is None:
+                return None
+            try:
+                data, _ = read_part(before.path, before.facts, part, known=known)
+            except StoreError:
+                return None
+        if used:
+            self.rows.glanced.append(entry)
+        return row, data
+
     def doubt(self, row: ArtifactRow) -> None:
         """Compare the entry's bytes with their digests again when they are read next."""
         self._recent.pop(row.id, None)

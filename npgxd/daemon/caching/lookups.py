@@ -47,6 +47,19 @@ FLUSH_S: Final = 10.0
 Reply = tuple["Message", list[bytes]]
 
 
+def hit(row: ArtifactRow, ticket: int) -> m.Artifact:
+    """What a look-up that found an entry is told, beside its first part."""
+    return m.Artifact(
+        key=row.key,
+        state=ArtifactState.HIT,
+        digest=row.digest,
+        size=row.size,
+        proven=row.proven,
+        publisher=row.uid,
+        ticket=ticket,
+    )
+
+
 class Lookups:
     """Look-ups, publications and what ranks say of entries."""
 
@@ -74,6 +87,10 @@ class Lookups:
         self._room.min_free = min_free
         self.builds.build_s = settings.build_s
 
+    def begin(self, session: Session) -> None:
+        """A session has begun: whose its entries are is found out, so that they can be at hand for it."""
+        self.scopes.of(session)
+
     def end(self, session: Session, now: float) -> None:
         """A session has ended: it builds nothing, waits for nothing and publishes nothing any more."""
         self._publications.forget(session)
@@ -82,6 +99,8 @@ class Lookups:
 
     def tick(self, now: float) -> tuple[list[Told], float]:
         """What those who wait are to be told now, and when to come back."""
+        if self._store.rows.glanced:
+            self._next_flush = min(self._next_flush, now + FLUSH_S)
         if now >= self._next_flush:
             self._next_flush = float("inf")
             self._stores.flush()
@@ -98,7 +117,7 @@ class Lookups:
             except StoreError:
                 continue  # it was set aside, and the log says why
             self._stores.tally(artifact_hits=1)
-            return self._hit(row, lookup.ticket), [first]
+            return hit(row, lookup.ticket), [first]
         entry = artifact_id(self.scopes.of(session), lookup.key)
         verdict = self._store.memory.verdict(entry)
         if verdict is not None and verdict.code:
@@ -124,17 +143,6 @@ class Lookups:
         if fetch.part >= len(self._store.facts(row).parts):
             raise ProtocolError(f"the entry has no part {fetch.part}")
         return m.ArtifactPart(key=fetch.key, part=fetch.part), [self._store.read(row, fetch.part)]
-
-    def _hit(self, row: ArtifactRow, ticket: int) -> m.Artifact:
-        return m.Artifact(
-            key=row.key,
-            state=ArtifactState.HIT,
-            digest=row.digest,
-            size=row.size,
-            proven=row.proven,
-            publisher=row.uid,
-            ticket=ticket,
-        )
 
     def _entries(self, session: Session, key: str) -> list[ArtifactRow]:
         """What this session may have under a key: its own, else what a trusted publisher has proven."""

@@ -36,6 +36,10 @@ class Scopes:
             known = self._known[session.id] = self._scope(session.peer.uid, session.peer.pid)
         return known
 
+    def known(self, session: Session) -> str | None:
+        """The scope of a session, if it was found out. It may be asked in another thread."""
+        return self._known.get(session.id)
+
     def trusted(self, session: Session) -> list[str]:
         """Scopes of the publishers whose proven entries this session may have beside its own, by the administrator's word."""
         return [str(uid) for uid in self._trusted if uid != session.peer.uid]

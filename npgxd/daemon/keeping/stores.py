@@ -180,9 +180,15 @@ class Stores:
         """Add to the counters without a look at the time: they reach the disk with the next ``flush``."""
         self._counted.update(counts)
 
+    def _not_written(self) -> Counter[str]:
+        """What was counted since the last ``flush``, what another thread has given out included."""
+        if given := self.artifacts.rows.count_glances():
+            self.tally(artifact_hits=given)
+        return self._counted
+
     def flush(self) -> None:
         """Write counters and last uses down; what cannot be written is told in the log."""
-        counted, self._counted, self._flushed_at = self._counted, Counter(), time.monotonic()
+        counted, self._counted, self._flushed_at = self._not_written(), Counter(), time.monotonic()
         try:
             if counted:
                 self.catalog.count(counted, durable=False)
@@ -237,16 +243,16 @@ class Stores:
     def counters(self) -> dict[str, int]:
         """Counters that survive restarts."""
         names = ("hits", "compiled", "failed", "expired", "rounds", "records")
-        counted = Counter(self.catalog.counters()) + self._counted
+        counted = Counter(self.catalog.counters()) + self._not_written()
         return {name: counted[name] for name in names}
 
     def all_counters(self) -> dict[str, int]:
         """Every counter that survives restarts, by its name in the catalog."""
-        return dict(Counter(self.catalog.counters()) + self._counted)
+        return dict(Counter(self.catalog.counters()) + self._not_written())
 
     def artifact_counters(self) -> dict[str, int]:
         """Those of the compile cache."""
-        counted = Counter(self.catalog.counters()) + self._counted
+        counted = Counter(self.catalog.counters()) + self._not_written()
         return {name: counted[f"artifact_{name}"] for name in ARTIFACT_COUNTERS}
 
     def failures(self) -> list[dict[str, object]]:

@@ -136,6 +136,7 @@ class Handlers:
         session = self._sessions.open(identity, peer, hello, now)
         session.differences, session.compared = self._keyer.differences(hello.toolchain), self._keyer.moves
         self._take_up_leases(session)
+        self._lookups.begin(session)
         if self._library is not None:
             self._library.returned(session, now)
         expected, _note = self._coordinator.expected(session.job)

@@ -109,6 +109,11 @@ class Turns(Generic[T]):
         self._waiting += 1
         return Room.TAKEN
 
+    def waits(self, uid: int, connection: bytes) -> bool:
+        """Whether anything of this connection waits."""
+        user = self._come.get(uid) or self._there.get(uid)
+        return user is not None and connection in user.queues
+
     def take(self) -> T | None:
         """The message whose turn it is; None if none waits. Say ``spent`` when it was served."""
         while self._waiting:
