@@ -42,8 +42,8 @@ T = TypeVar("T")
 
 DISK_S: Final = 10.0
 """So long an end waits for the disk, for results that are being published."""
-TOGETHER: Final = 4
-"""Kernels that are shown at once: their renames, and one commit of the catalog, are not divided. Getting them ready is, kernel by kernel."""
+TOGETHER: Final = 8
+"""Kernels that are shown at once: their renames, and one commit of the catalog, are not divided. That is what the loop still waits for."""
 
 
 @dataclass(slots=True, eq=False)
