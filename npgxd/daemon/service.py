@@ -1,8 +1,8 @@
 """The loop: what ranks sent, pidfds of sessions, the jobs' channels and a wake-up pipe for signals, all on one poller.
 
-It moves messages and time to the parts that decide, and their answers back.  Nothing here blocks for longer than one commit takes: what
-waits for the disk otherwise is done beside it (``beside``), but for a round that is accepted; and a thread that waits for none of this reads
-what ranks send, and answers look-ups (``serving/front.py``).
+It moves messages and time to the parts that decide, and their answers back.  Publishing and removing wait for the disk
+beside it (``beside``).  What it still waits for itself: a commit of the catalog, a round or a compile-cache entry that is to be on the disk
+before it is acknowledged, and the start of a worker.
 """
 
 from __future__ import annotations
