@@ -2,7 +2,8 @@
 
 It moves messages and time to the parts that decide, and their answers back.  Publishing and removing wait for the disk
 beside it (``beside``).  What it still waits for itself: a commit of the catalog, a round or a compile-cache entry that is to be on the disk
-before it is acknowledged, and the start of a worker.
+before it is acknowledged, and the start of a worker.  A thread that waits for none of this reads what ranks send, and answers look-ups
+(``serving/front.py``).
 """
 
 from __future__ import annotations
