@@ -52,7 +52,8 @@ class Echo:
 def running(path: Path, size: int) -> Iterator[Mapping[str, str]]:
     """The peer at ``path``, with answers of ``size`` bytes; gives what its clients need in their environment."""
     command = [sys.executable, "-m", "tools.bench.echo", str(path), str(size)]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # In a session of its own, as the daemon is: the kernel's scheduler may weigh sessions.
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     try:
         if process.stdout is None or process.stdout.readline() != b"ready\n":
             raise SystemExit("the bare echo did not start")

@@ -37,6 +37,7 @@ ARTIFACT = "a" * 64
 ARTIFACT_BYTES = 16 * 1024
 NEW_EACH_S = 20.0
 PAUSE_S = 3.0
+STEADY_S = 0.025
 STATUS_OF = 0.1
 """The part of the turns in which the status is asked for, too."""
 
@@ -68,6 +69,19 @@ def main(number: int, life_s: float, killed: bool, path: str) -> None:  # noqa: 
             time.sleep(chance.uniform(0.5, 1.5) * PAUSE_S)
     if killed:
         os.kill(os.getpid(), signal.SIGKILL)
+    client.close()
+
+
+def steadily(life_s: float, path: str) -> None:
+    """Look one entry up, and ask the peer, many times a second, until ``life_s`` seconds are over: as ranks that start do."""
+    end, chance = time.monotonic() + life_s, random.Random(0)  # noqa: S311 -- a spread, no secret
+    client, peer = _connected(), Echo(os.environ[VARIABLE])
+    with open(path, "a", encoding="utf-8") as told:  # noqa: PTH123 -- it is written line by line
+        while time.monotonic() < end:
+            _timed(told, "steady lookup", partial(client.lookup, ARTIFACT, deadline_s=0))
+            time.sleep(chance.uniform(0.5, 1.5) * STEADY_S)
+            _write(told, "steady echo", peer.ask(), "echo")
+            time.sleep(chance.uniform(0.5, 1.5) * STEADY_S)
     client.close()
 
 
@@ -133,5 +147,7 @@ def fill() -> None:
 if __name__ == "__main__" and len(sys.argv) == 1:
     prepare()
     fill()
+elif __name__ == "__main__" and sys.argv[1] == "steadily":
+    steadily(float(sys.argv[2]), sys.argv[3])
 elif __name__ == "__main__":
     main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "killed", sys.argv[4])
