@@ -97,13 +97,24 @@ class Beside:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _put(self, queue: deque[Callable[[], None]], act: Callable[[], None]) -> None:
-        if self._thread is None:
-            # A daemon thread: a disk that never answers must not keep the interpreter from its end.
-            self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
-            self._thread.start()
+        if self._thread is None and not self._start():
+            act()
+            return
         with self._news:
             queue.append(act)
             self._news.notify_all()
+
+    def _start(self) -> bool:
+        """Whether there is a thread from now on: where no more threads may be started, acts are done where they are begun."""
+        # A daemon thread: a disk that never answers must not keep the interpreter from its end.
+        thread = threading.Thread(target=self._work, name="disk", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.warning("ranks wait for the disk, too: %s", error)
+            return False
+        self._thread = thread
+        return True
 
     def _work(self) -> None:
         while True:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.plain import open_plain
+from npgxd.store.plain import open_plain, read_at
 from npgxd.wire.limits import ARTIFACT_PART_BYTES, MAX_ARTIFACT_BYTES
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def read_facts(path: Path) -> ArtifactFacts:
     """What a file says of its entry; StoreError if it is none, or a torn one. The bytes are not looked at."""
     with open_plain(path) as fd:
         size = os.fstat(fd).st_size
-        seal = os.pread(fd, _SEAL_BYTES, max(0, size - _SEAL_BYTES))
+        seal = read_at(fd, path, _SEAL_BYTES, max(0, size - _SEAL_BYTES))
         found = _SEAL.fullmatch(seal)
         if found is None:
             raise StoreError("it does not end as an entry does", path=str(path))
         length = int(found[1])
-        told = os.pread(fd, length, max(0, size - _SEAL_BYTES - length))
+        told = read_at(fd, path, length, max(0, size - _SEAL_BYTES - length))
     if hashlib.sha256(told).hexdigest().encode() != found[2]:
         raise StoreError("what it says of itself is damaged", path=str(path))
     facts = _parse(told)
@@ -86,7 +86,7 @@ def read_part(path: Path | str, facts: ArtifactFacts, number: int, *, known: Sta
     start = number * ARTIFACT_PART_BYTES
     with open_plain(path) as fd:
         found = os.fstat(fd)
-        data = os.pread(fd, min(ARTIFACT_PART_BYTES, facts.size - start), start)
+        data = read_at(fd, path, min(ARTIFACT_PART_BYTES, facts.size - start), start)
     stat = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     if stat != known and hashlib.sha256(data).hexdigest() != facts.parts[number]:
         raise StoreError(f"part {number} has other bytes than were published", path=str(path))

@@ -167,7 +167,7 @@ class ArtifactStore:
             except StoreError:
                 return None
         if used:
-            self.rows.glanced.append(entry)
+            self.rows.glanced.append(row.id)  # one text for all of them
         return row, data
 
     def doubt(self, row: ArtifactRow) -> None:

@@ -28,10 +28,8 @@ def open_plain(path: Path | str, *, beneath: Path | None = None, most: int | Non
 
     A file of more than ``most`` bytes is a StoreError, also one with nothing in them (a sparse file has any size for nothing).
     """
-    try:
+    with _told_of(path):
         fd = _open_beneath(beneath, Path(path)) if beneath is not None else os.open(path, _FLAGS)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
@@ -70,13 +68,17 @@ def digest_plain(path: Path, *, beneath: Path | None = None, most: int | None = 
 def chunks(fd: int, path: Path) -> Iterator[bytes]:
     """What is left to read from ``fd``, piece by piece; read errors name ``path``."""
     while True:
-        try:
+        with _told_of(path):
             chunk = os.read(fd, CHUNK)
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
         if not chunk:
             return
         yield chunk
+
+
+def read_at(fd: int, path: Path | str, count: int, start: int) -> bytes:
+    """Up to ``count`` bytes from ``start`` on; read errors name ``path``."""
+    with _told_of(path):
+        return os.pread(fd, count, start)
 
 
 def tree_bytes(root: Path) -> int:
@@ -113,3 +115,11 @@ def _open_beneath(root: Path, path: Path) -> int:
         return os.open(inner.parts[-1], _FLAGS, dir_fd=directory)
     finally:
         os.close(directory)
+
+
+@contextmanager
+def _told_of(path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error

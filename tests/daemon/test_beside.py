@@ -78,3 +78,20 @@ def test_an_end_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None
     beside.close(limit_s=0.0)
     assert "did not answer" in caplog.text
     hold.set()
+
+
+def test_where_no_thread_may_be_started_what_is_begun_is_done_at_once(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done = list[str]()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert beside.begin(lambda: 7).result(0) == 7
+    assert select.select([beside], [], [], 0)[0] == [beside]
+    beside.later(lambda: done.append("later"), "nothing")
+    assert done == ["later"]
+    assert "can't start new thread" in caplog.text
+    monkeypatch.undo()
+    assert beside.begin(threading.current_thread).result(PATIENCE_S).name == "disk"

@@ -231,3 +231,14 @@ def test_what_was_dropped_with_its_sender_counts_no_more() -> None:
             assert {turns.put(FLOODER, b"f", size, "flood", sender=7) for _ in range(messages)} == {Room.TAKEN}
             turns.discard(FLOODER, 7)
     assert serve(turns, 0.0) == ["other"]
+
+
+def test_a_message_that_is_being_served_is_still_waited_for_by_its_connection() -> None:
+    turns: Turns[str] = Turns()
+    turns.put(VICTIM, b"one", 100, "mine")
+    assert turns.take() == "mine"
+    assert not turns
+    assert turns.waits(VICTIM, b"one")
+    assert not turns.waits(VICTIM, b"another")
+    turns.spent(0.0)
+    assert not turns.waits(VICTIM, b"one")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from dataclasses import replace
@@ -117,6 +118,22 @@ def test_a_damaged_entry_is_set_aside_with_its_reason_and_its_neighbour_stays(ho
     aside = names(house.state.quarantine)
     assert len(aside) == 2
     assert "compile-cache entry" in (house.state.quarantine / aside[1]).read_text()
+
+
+def test_an_entry_that_the_disk_cannot_give_is_set_aside_and_not_given_at_a_glance(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_asked: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    row = publish(house, LARGE)
+    assert content(house) == LARGE
+    monkeypatch.setattr(os, "pread", fail)
+    assert house.artifacts.glance(row.id, 1, used=False) is None
+    with pytest.raises(StoreError, match="cannot read"):
+        house.artifacts.read(row, 1)
+    monkeypatch.undo()
+    assert house.artifacts.find("1000", KEY) is None
 
 
 def test_verify_finds_what_is_damaged_unlisted_or_gone_and_mends_it(house: House) -> None:

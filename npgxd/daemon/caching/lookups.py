@@ -99,11 +99,11 @@ class Lookups:
 
     def tick(self, now: float) -> tuple[list[Told], float]:
         """What those who wait are to be told now, and when to come back."""
-        if self._store.rows.glanced:
-            self._next_flush = min(self._next_flush, now + FLUSH_S)
         if now >= self._next_flush:
             self._next_flush = float("inf")
             self._stores.flush()
+        if self._store.rows.glanced:  # also what came while the others were counted: nothing tells of that
+            self._next_flush = min(self._next_flush, now + FLUSH_S)
         told, due = self.builds.tick(now)
         return told, min(due, self._next_flush)
 

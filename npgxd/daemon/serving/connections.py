@@ -76,6 +76,8 @@ class Connections:
         self._clock = clock
         self._most = min(MAX_OPEN, int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _PART))
         self._open: dict[int, _Open] = {}
+        self._left: set[int] = set()
+        """Descriptors whose connections have closed, until they are another connection's."""
         self._users: Counter[int] = Counter()
         self._cut_off: OrderedDict[tuple[int, int], _CutOff] = OrderedDict()
         self._next_look = clock() + LOOK_S
@@ -93,6 +95,7 @@ class Connections:
     def accepted(self, descriptor: int) -> None:
         """A connection came; it is ended if its user has too many, or its process is cut off."""
         self.closed(descriptor)
+        self._left.discard(descriptor)
         peer = far_ends.peer_at(descriptor, self._path)
         if peer is None:
             return  # it has gone already
@@ -108,11 +111,16 @@ class Connections:
 
     def closed(self, descriptor: int) -> None:
         """A connection has ended."""
+        self._left.add(descriptor)
         was = self._open.pop(descriptor, None)
         if was is not None:
             self._users[was.peer.uid] -= 1
             if not self._users[was.peer.uid]:
                 del self._users[was.peer.uid]
+
+    def has_closed(self, descriptor: int) -> bool:
+        """Whether the connection that had this descriptor last has ended. It may be asked in another thread."""
+        return descriptor in self._left
 
     def refuses(self, peer: PeerCredentials) -> bool:
         """Whether a connection of ``peer`` is not to be let in. It may be asked in another thread."""

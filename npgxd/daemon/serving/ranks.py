@@ -17,8 +17,9 @@ from npgxd.wire.states import ArtifactState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npgxd.daemon.serving.front import Came, Front, Notice
+    from npgxd.daemon.serving.front import Front, Notice
     from npgxd.daemon.serving.handlers import Handlers
+    from npgxd.daemon.serving.rank_sockets import Came
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.wire.credentials import PeerCredentials
     from npgxd.wire.form import Message
@@ -98,6 +99,8 @@ class RankPort:
         session = self._sessions.by_identity(identity)
         if session is not None and session.connection < 0:  # it was answered, so the descriptor is not another's by now
             self._sessions.on_connection(session, came.connection)
+            if self._front.has_closed(came.connection):  # before it had a session, so that nothing tells of it any more
+                self._changed |= self._gone(session)
         given = isinstance(reply, Artifact) and reply.state is ArtifactState.HIT
         self._changed |= not (given or isinstance(reply, ArtifactPart))
 

@@ -81,6 +81,8 @@ class Turns(Generic[T]):
         """Also those who have nothing waiting any more, until it would be their turn: they come as new ones only then."""
         self._waiting = 0
         self._served: _User[T] | None = None
+        self._under_way: tuple[int, bytes] | None = None
+        """The user and the connection of what was taken and is not ``spent`` yet."""
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
@@ -110,9 +112,9 @@ class Turns(Generic[T]):
         return Room.TAKEN
 
     def waits(self, uid: int, connection: bytes) -> bool:
-        """Whether anything of this connection waits."""
+        """Whether anything of this connection waits, or is being served."""
         user = self._come.get(uid) or self._there.get(uid)
-        return user is not None and connection in user.queues
+        return self._under_way == (uid, connection) or (user is not None and connection in user.queues)
 
     def take(self) -> T | None:
         """The message whose turn it is; None if none waits. Say ``spent`` when it was served."""
@@ -122,7 +124,8 @@ class Turns(Generic[T]):
             if user.queues and (user.credit > 0 or self._alone()):
                 self._served = user
                 self._waiting -= 1
-                message = _first(user)
+                connection, message = _first(user)
+                self._under_way = uid, connection
                 if not user.queues and self._alone():
                     del users[uid]
                 return message
@@ -136,6 +139,7 @@ class Turns(Generic[T]):
 
     def spent(self, seconds: float) -> None:
         """What serving the message that was taken last has cost. Who is alone owes nobody."""
+        self._under_way = None
         if self._served is not None:
             self._served.credit = max(self._served.credit - seconds, 0.0 if self._alone() else -DEBT_S)
 
@@ -155,8 +159,8 @@ class Turns(Generic[T]):
         user.over.pop(sender, None)
 
 
-def _first(user: _User[T]) -> T:
-    """Take the next message of the connection whose turn it is; it is another connection's turn then."""
+def _first(user: _User[T]) -> tuple[bytes, T]:
+    """Take the next message of the connection whose turn it is, and say which that is; it is another connection's turn then."""
     connection, queue = next(iter(user.queues.items()))
     message, _ = queue.messages.popleft()
     if queue.messages:
@@ -165,4 +169,4 @@ def _first(user: _User[T]) -> T:
     else:
         del user.queues[connection]
     user.count(queue)
-    return message
+    return connection, message
