@@ -76,7 +76,7 @@ class ProgressTeller:
             self.close()  # a lower rank of this job has come
             return
         if progress.stalled_s:
-            what = ", ".join(progress.current[:3]) or "op_compiler"
+            what = progress.at
             message = f"graph {self._label}: nothing has moved for {progress.stalled_s:.0f} s, longer than expected, at {what}"
             _notices.once(("stalled", progress.round), logging.WARNING, f"{message}; npgxctl status tells more")
         if progress.elapsed_s < _SOON_S:

@@ -38,7 +38,7 @@ class ProgressLines:
         if not speaks(progress.speaks):
             return
         if progress.stalled_s:
-            what = ", ".join(progress.current[:3]) or "op_compiler"
+            what = progress.at
             told = f"graph {self._label}: nothing has moved for {progress.stalled_s:.0f} s, longer than expected, at {what}"
             warn_once(f"bridge stalled {progress.round}", f"{told}; npgxctl status tells more")
         if progress.elapsed_s >= self._next_s:

@@ -16,7 +16,7 @@ from npgxd.cli.page import show
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
-from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, DENIED, candidates, probe, remedy
+from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, DENIED, SILENT_HINT, candidates, probe, remedy
 from npgxd.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Admin:
         while True:
             if not self._socket.poll(_SLICE_MS):
                 if time.monotonic() > silent_at:
-                    raise DaemonUnavailable(f"the daemon at {self.path} says nothing", hint="see its log and npgxctl status")
+                    raise DaemonUnavailable(f"the daemon at {self.path} says nothing", hint=SILENT_HINT)
                 if probe(self.path) and not self._socket.poll(_SLICE_MS):  # its last words may have come meanwhile
                     raise DaemonGone(f"the daemon at {self.path} has gone", hint="see its log; run it again")
                 continue

@@ -24,13 +24,13 @@ from npgxd.wire.states import ClientState
 if TYPE_CHECKING:
     import argparse
 
-_TONES = {"present": Tone.GOOD, "failed": Tone.BAD, "unknown": Tone.NOTE, "waiting": Tone.BUSY, "compiling": Tone.BUSY}
+_IN_FLIGHT = ("waiting", "compiling", "installing", "publishing")
+_TONES = {"present": Tone.GOOD, "failed": Tone.BAD, "unknown": Tone.NOTE, **dict.fromkeys(_IN_FLIGHT, Tone.BUSY)}
 _EXITS = {
     "present": Exit.OK,
     "failed": Exit.DEGRADED,
     "unknown": Exit.PROBLEMS,
-    "waiting": Exit.COMPILING,
-    "compiling": Exit.COMPILING,
+    **dict.fromkeys(_IN_FLIGHT, Exit.COMPILING),
 }
 _DIGITS = 12
 _LOG_LINES = 15
@@ -97,6 +97,8 @@ def page(document: object, *, now: float) -> list[Line]:
     if root.text("kind") == "round":
         return _round(root)
     lines = [line for session in root.nodes("sessions") for line in _session(session)]
+    if root.text("kind") == "process" and not lines:
+        lines.append(Line("process", f"{root.text('pid')} is not connected any more; this is what it asked for", mark="ENDED"))
     hidden = root.count("sessions_total") - len(root.nodes("sessions"))
     if hidden > 0:
         lines.append(Line("process", f"{hidden} more are not shown: npgxctl status"))

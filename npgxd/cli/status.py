@@ -77,8 +77,9 @@ def page(document: object, *, now: float) -> list[Line]:
     root = Node(document)
     return [
         *daemon_page(document),
+        *_disk(root.node("disk"), _published(root.node("workers"))),
         *_workers(root.node("workers")),
-        _queue(root.node("queue")),
+        _queue(root.node("queue"), _published(root.node("workers")), slow=root.node("disk").flag("slow")),
         _kernels(root.node("kernels")),
         *_removal(root.node("removal")),
         _cache(root.node("cache")),
@@ -130,6 +131,23 @@ def _toolchain(toolchain: Node) -> list[Line]:
     return [Line("toolchain", text)]
 
 
+def _published(workers: Node) -> int:
+    """Kernels that are compiled and are not in the store yet."""
+    return sum(job.count("left") for job in workers.nodes("jobs") if job.text("stage", "") == "publishing")
+
+
+def _disk(disk: Node, waiting: int) -> list[Line]:
+    """A disk that does not answer; nothing of one that does."""
+    if not disk.flag("slow"):
+        return []
+    text = f"the disk does not answer, for {duration(disk.number('slow_s'))}"
+    if disk.text("waits_for", ""):
+        text += f" (now at {disk.text('waits_for')}, for {duration(disk.number('waits_s'))})"
+    if waiting:
+        text += f": {counted(waiting, 'compiled kernel waits', 'compiled kernels wait')} for it"
+    return [Line("disk", f"{text}; npgxctl doctor", Tone.BAD, mark="SLOW")]
+
+
 def _workers(workers: Node) -> list[Line]:
     busy = workers.count("busy")
     text = f"{busy} of {workers.text('limit')} busy"
@@ -143,7 +161,11 @@ def _workers(workers: Node) -> list[Line]:
         text = f"memory ran out: at most {few} for {duration(starved.number('for_s'))} more, then step by step as many as before"
         lines.append(Line("workers", text, Tone.NOTE, mark="FEWER"))
     for job in workers.nodes("jobs"):
-        current = ", ".join(job.names("current")[:6]) or "starting"
+        if job.text("stage", "") == "publishing":
+            lines.append(_publishing(job))
+            continue
+        otherwise = "ending" if job.text("stage", "") == "installing" or job.count("done") >= job.count("keys") else "starting"
+        current = ", ".join(job.names("current")[:6]) or otherwise
         text = f"{current}; {duration(job.number('elapsed_s'))} of at most {duration(job.number('deadline_s'))}"
         if (job.number("silent_s") or 0.0) >= _SILENT_S:
             text += f", no sign of life for {duration(job.number('silent_s'))}"
@@ -152,17 +174,24 @@ def _workers(workers: Node) -> list[Line]:
     return lines
 
 
-def _queue(queue: Node) -> Line:
-    waiting, compiling = queue.count("keys_waiting"), queue.count("keys_compiling")
+def _publishing(job: Node) -> Line:
+    """A run whose op_compiler has ended."""
+    text = f"what op_compiler made goes into the store; {duration(job.number('elapsed_s'))}, job {job.text('job')[:8]}"
+    return Line("publishes", text, Tone.BUSY, mark=f"{job.count('keys') - job.count('left')}/{job.count('keys')}", indent=2)
+
+
+def _queue(queue: Node, published: int, *, slow: bool) -> Line:
+    waiting, compiling = queue.count("keys_waiting"), max(0, queue.count("keys_compiling") - published)
     rounds = queue.nodes("rounds")
-    if not (waiting or compiling or rounds):
+    if not (waiting or compiling or published or rounds):
         return Line("queue", "empty")
-    if not (waiting or compiling):
+    if not (waiting or compiling or published):
         return Line("queue", f"{counted(len(rounds), 'round waits', 'rounds wait')} for other ranks of the job", Tone.BUSY)
     text = f"{counted(waiting, 'kernel waits', 'kernels wait')}, {counted(compiling, 'compiles', 'compile')}"
+    text += f", {counted(published, 'is published', 'are published')}" if published else ""
     stalled = max((each.number("stalled_s") or 0.0 for each in rounds), default=0.0)
     left = [eta for eta in (each.number("eta_s") for each in rounds) if eta is not None]
-    about = f", about {duration(max(left))} left" if left else ""
+    about = f", about {duration(max(left))} left" if left and not slow else ""  # how long a disk takes nobody can tell
     if stalled:
         about = f"; nothing has moved for {duration(stalled)}, longer than expected"
     text = f"{text}, for {counted(len(rounds), 'round')}{about}"

@@ -17,7 +17,7 @@ import zmq
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.codec import decode, encode
-from npgxd.wire.endpoint import probe
+from npgxd.wire.endpoint import SILENT_HINT, probe
 from npgxd.wire.form import Event
 from npgxd.wire.messages import Refusal
 from npgxd.wire.parsing import parse_reply
@@ -84,9 +84,7 @@ class Connection:
     def _shake_hands(self, within_s: float) -> None:
         self._socket.connect(f"ipc://{self.path}")
         if not self._socket.poll(max(1, math.ceil(within_s * 1000)), zmq.POLLOUT):
-            raise DaemonSilent(
-                f"the daemon at {self.path} does not answer the connection", hint="is it stopped? see its unit's state"
-            )
+            raise DaemonSilent(f"the daemon at {self.path} does not answer the connection", hint=SILENT_HINT)
 
     def close(self) -> None:
         """Close at once; what was not sent is dropped."""
@@ -156,9 +154,7 @@ class Connection:
             self._events[event.topic] = event
 
     def _silent(self, timeout_s: float) -> DaemonSilent:
-        return DaemonSilent(
-            f"the daemon at {self.path} said nothing for {timeout_s:.1f} s", hint="see its log and npgxctl status"
-        )
+        return DaemonSilent(f"the daemon at {self.path} said nothing for {timeout_s:.1f} s", hint=SILENT_HINT)
 
     def _gone(self) -> ConnectionLost:
         return ConnectionLost(f"the daemon at {self.path} has gone", hint="see npgxctl status and the daemon's log")

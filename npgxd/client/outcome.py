@@ -33,6 +33,12 @@ class Progress(Plain):
     """For how long nothing has moved, where that is longer than can be expected."""
     simulated: bool = False
 
+    @property
+    def at(self) -> str:
+        """What it is at, in words: the operators that are compiled, or what comes before or after them."""
+        finished = self.total > 0 and self.done >= self.total
+        return ", ".join(self.current[:3]) or ("the daemon's disk or installer: all is compiled" if finished else "op_compiler")
+
     def __str__(self) -> str:
         what = f"simulated {self.state}" if self.simulated else str(self.state)
         if self.state is not RoundState.COMPILING:

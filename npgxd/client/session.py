@@ -21,7 +21,7 @@ from npgxd.client.lease import held
 from npgxd.client.rank import program, rank_info
 from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
 from npgxd.wire import limits
-from npgxd.wire.endpoint import find_socket, is_kept_by_manager
+from npgxd.wire.endpoint import SILENT_HINT, find_socket, is_kept_by_manager
 from npgxd.wire.messages import Hello, ToolchainIdentity, Welcome
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Session:
         """A daemon answered here and was not given up since, so a missing one is taken for restarting and waited for."""
         self._given_up = False
         self._rests_until = 0.0
-        self._silent = DaemonSilent("the daemon was silent", hint="see its log and npgxctl status")
+        self._silent = DaemonSilent("the daemon was silent", hint=SILENT_HINT)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

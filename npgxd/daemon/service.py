@@ -103,7 +103,7 @@ class Service:
         page.removal = self._housekeeping.describe
         page.library = self._library.describe
         self._importer = Importer(config, stores, keyer, self._coordinator, self._dispatcher)
-        explainer = Explainer(stores, self._sessions, self._coordinator, self._dispatcher.history)
+        explainer = Explainer(stores, self._sessions, self._coordinator, self._dispatcher.history, self._dispatcher.stage)
         acts = Acts(
             stores,
             self._coordinator,
@@ -217,6 +217,7 @@ class Service:
     def run(self) -> None:
         """Serve until a drain has ended."""
         self._front.begin()
+        self._stores.disk_watch.begin()
         self._page.started(self._clock())
         self._garbage.begin(self._clock())
         while not self._draining.is_over():

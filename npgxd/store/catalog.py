@@ -222,7 +222,8 @@ class Catalog:
 
     def _read(self, question: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         try:
-            return self._db.execute(question, values).fetchall()
+            with self._disk.under_way.act("read", self._path):  # also this writes: a mark in the shared memory, which is a file
+                return self._db.execute(question, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(
                 f"cannot read the catalog {self._path}: {error}", hint="a restart makes it anew from the kernels"
@@ -233,9 +234,11 @@ class Catalog:
         try:
             if not durable:
                 self._db.execute("PRAGMA synchronous=NORMAL")  # in WAL mode: no fsync at the commit (sqlite.org/pragma.html)
-            self._db.execute("BEGIN IMMEDIATE")
+            with self._disk.under_way.act("write", self._path):
+                self._db.execute("BEGIN IMMEDIATE")
             yield
-            self._db.execute("COMMIT")
+            with self._disk.under_way.act("write", self._path):
+                self._db.execute("COMMIT")
         except sqlite3.Error as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
 from npgxd.store.plain import chunks, open_plain
+from npgxd.store.under_way import UnderWay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,10 @@ def explained(operation: str, path: Path) -> Iterator[None]:
 class Disk:
     """The disk as it is. Subclasses may override :meth:`step`; nothing else is meant to be replaced."""
 
+    def __init__(self) -> None:
+        self.under_way = UnderWay()
+        """The acts that have not ended yet: where a disk hangs, that is where."""
+
     def step(self, operation: str, path: Path) -> None:
         """Called before each act on the disk: write, fsync, rename, link, mkdir, chmod, unlink, rmdir."""
 
@@ -72,8 +77,7 @@ class Disk:
         The temporary file lies in ``staging`` (same file system), else beside ``path``.
         """
         temporary = self._temporary(path, data, mode, staging, durable=durable)
-        with self._discarded_on_error(temporary), explained("put in place", path):
-            self.step("rename", path)
+        with self._discarded_on_error(temporary), explained("put in place", path), self._act("rename", path):
             os.rename(temporary, path)
         if durable:
             self.fsync_directory(path.parent)
@@ -83,8 +87,7 @@ class Disk:
 
         The names in its directory stay as they are, so that they need no fsync again.
         """
-        self.step("write", path)
-        with explained("write", path):
+        with self._act("write", path), explained("write", path):
             fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 _write_all(fd, data)
@@ -101,14 +104,14 @@ class Disk:
             try:
                 fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                with self._new_file(path, mode) as fd:
+                with self._new_file(path, mode) as fd, self.under_way.act("write", path):
                     _write_all(fd, data)
                     _start_writing(fd)
                 return
-            self.step("write", path)
             try:
-                _write_all(fd, data)
-                _start_writing(fd)
+                with self._act("write", path):
+                    _write_all(fd, data)
+                    _start_writing(fd)
             finally:
                 os.close(fd)
 
@@ -130,17 +133,18 @@ class Disk:
             for chunk in chunks(fd, source):
                 digest.update(chunk)
                 size += len(chunk)
-                _write_all(out, chunk)
+                with self.under_way.act("write", target):
+                    _write_all(out, chunk)
             if durable:
-                self.step("fsync", target)
-                os.fsync(out)
+                with self._act("fsync", target):
+                    os.fsync(out)
         return digest.hexdigest(), size
 
     def link_or_copy(self, source: Path, target: Path) -> bool:
         """Make ``target`` the same file as ``source``; True if it is a hard link, False where it had to be a copy."""
-        self.step("link", target)
         try:
-            os.link(source, target, follow_symlinks=False)
+            with self._act("link", target):
+                os.link(source, target, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _LINK_UNSUPPORTED:
                 with explained("link", target):
@@ -152,20 +156,20 @@ class Disk:
 
     def allocate(self, path: Path, size: int) -> None:
         """A new file of ``size`` bytes that nobody reads, with all its blocks; nothing is left of it where they are not to be had."""
-        with self._discarded_on_error(path), explained("keep space at", path), self._new_file(path, 0o600) as fd:
+        trouble, act = explained("keep space at", path), self.under_way.act("keep space at", path)
+        with self._discarded_on_error(path), trouble, self._new_file(path, 0o600) as fd, act:
             os.posix_fallocate(fd, 0, size)
 
     def fsync_file(self, path: Path) -> None:
         """The content of a plain file reaches the disk."""
-        with open_plain(path) as fd, explained("fsync", path):
-            self.step("fsync", path)
+        with open_plain(path) as fd, explained("fsync", path), self._act("fsync", path):
             os.fsync(fd)
 
     def unlink(self, path: Path, *, durable: bool = False) -> bool:
         """Remove one name; False if it was not there."""
-        self.step("unlink", path)
         try:
-            os.unlink(path)
+            with self._act("unlink", path):
+                os.unlink(path)
         except FileNotFoundError:
             return False
         except OSError:
@@ -179,8 +183,7 @@ class Disk:
 
     def make_directory(self, path: Path, mode: int = DIRECTORY_MODE, *, exist_ok: bool = False) -> bool:
         """Make one directory with exactly ``mode``; True if it is new. What exists must be a directory of ours, not a link."""
-        self.step("mkdir", path)
-        with explained("make directory", path):
+        with self._act("mkdir", path), explained("make directory", path):
             try:
                 os.mkdir(path, 0o700)
             except FileExistsError:
@@ -197,14 +200,12 @@ class Disk:
 
     def set_mode(self, path: Path, mode: int) -> None:
         """Give a file or directory of ours exactly ``mode``."""
-        self.step("chmod", path)
-        with explained("change the mode of", path):
+        with self._act("chmod", path), explained("change the mode of", path):
             os.chmod(path, mode)
 
     def fsync_directory(self, path: Path) -> None:
         """The names in a directory reach the disk; the state directory itself may be reached through a link."""
-        self.step("fsync", path)
-        with explained("fsync", path):
+        with self._act("fsync", path), explained("fsync", path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
@@ -234,9 +235,9 @@ class Disk:
         """
         if final.is_symlink() or final.is_file():
             return False
-        self.step("rename", final)
         try:
-            os.rename(staged, final)
+            with self._act("rename", final):
+                os.rename(staged, final)
         except OSError as error:
             # The same words are said where the place itself is no directory; then nothing is there, and nobody may think so.
             if error.errno in {errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR} and os.path.lexists(final):
@@ -249,8 +250,7 @@ class Disk:
 
     def move(self, source: Path, target: Path, *, durable: bool = True) -> None:
         """Rename ``source`` to the new name ``target``; afterwards a reader of the old name finds nothing at all."""
-        self.step("rename", target)
-        with explained("move", source):
+        with self._act("rename", target), explained("move", source):
             os.rename(source, target)
         if durable:
             self.fsync_directory(source.parent)
@@ -274,6 +274,13 @@ class Disk:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _act(self, operation: str, path: Path) -> Iterator[None]:
+        """A step that the disk may take its time for."""
+        with self.under_way.act(operation, path):
+            self.step(operation, path)
+            yield
+
     def _remove_below(self, parent: int, name: str, path: Path, above: tuple[int, ...]) -> None:
         """Remove directory ``name`` of descriptor ``parent``; ``path`` is for people, ``above`` are the tree's directories above.
 
@@ -291,35 +298,36 @@ class Disk:
             while entries := _entries(fd):
                 for inner, is_directory in entries:
                     if not is_directory:
-                        self.step("unlink", path / inner)
-                        os.unlink(inner, dir_fd=fd)
+                        with self._act("unlink", path / inner):
+                            os.unlink(inner, dir_fd=fd)
                     elif len(above) < _DEEP:
                         self._remove_below(fd, inner, path / inner, (*above, fd))
                     else:
-                        self.step("rename", path / inner)
-                        os.chmod(inner, 0o700, dir_fd=fd)  # a directory that may not be written to cannot be moved either
-                        os.rename(inner, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=above[0])
+                        with self._act("rename", path / inner):
+                            os.chmod(inner, 0o700, dir_fd=fd)  # a directory that may not be written to cannot be moved either
+                            os.rename(inner, f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}", src_dir_fd=fd, dst_dir_fd=above[0])
                 if above:
                     break
         finally:
             os.close(fd)
-        self.step("rmdir", path)
-        os.rmdir(name, dir_fd=parent)
+        with self._act("rmdir", path):
+            os.rmdir(name, dir_fd=parent)
 
     def _temporary(self, path: Path, data: bytes, mode: int, staging: Path | None, *, durable: bool) -> Path:
         """A complete file under a name that nobody looks for."""
         temporary = (staging or path.parent) / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         with self._discarded_on_error(temporary), explained("write", path), self._new_file(temporary, mode) as fd:
-            _write_all(fd, data)
+            with self.under_way.act("write", path):
+                _write_all(fd, data)
             if durable:
-                self.step("fsync", path)
-                os.fsync(fd)
+                with self._act("fsync", path):
+                    os.fsync(fd)
         return temporary
 
     @contextlib.contextmanager
     def _new_file(self, path: Path, mode: int) -> Iterator[int]:
-        self.step("write", path)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with self._act("write", path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(fd, mode)  # before the fsync of whoever writes here: a mode can be lost as bytes can
             yield fd

@@ -28,6 +28,8 @@ DENIED: Final = "permission denied"
 """How the problem of a socket begins that is there, and not for this user."""
 _NOT_MAPPED: Final = 65534
 """What a user namespace shows for a group that it does not have (user_namespaces(7))."""
+SILENT_HINT: Final = "npgxctl doctor says whether it is stopped, or waits for its disk"
+"""What to do where a daemon is there and says nothing."""
 _START_HINT: Final = "Start it with 'systemctl start npgxd' or 'npgxd --user', or set NPGXD_SOCKET"
 _DENIED_HINT: Final = "Be in that group (usermod -aG GROUP USER and a new login; for a container --group-add), or ask as root"
 
@@ -130,15 +132,21 @@ def probe(path: Path) -> str:
 def is_kept_by_manager(path: Path) -> bool:
     """Whether the service manager listens at ``path``, for a daemon that may not be up yet.
 
-    The kernel tells who made the listening socket: systemd is root's process 1, or one that a container cannot see (0).
+    systemd is root's process 1, or one that a container cannot see (0).
     """
+    pid, uid = listener(path)
+    return uid == 0 and pid in {0, 1}
+
+
+def listener(path: Path) -> tuple[int, int]:
+    """Pid and uid of who made the listening socket, as the kernel tells it; -1 where it does not. Never blocks."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as tried:
             tried.connect(os.fspath(path))
             pid, uid, _ = struct.unpack("3i", tried.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
-        return False
-    return uid == 0 and pid in {0, 1}
+        return -1, -1
+    return pid, uid
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:

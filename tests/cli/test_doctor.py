@@ -123,6 +123,16 @@ def test_a_disk_with_less_room_than_the_configuration_wants_free_is_told_since_n
     assert ("nothing is compiled" in short.text, "npgxctl gc" in short.remedy) == (True, True)
 
 
+def test_a_disk_that_does_not_answer_is_told_with_what_waits_and_what_to_look_at(tmp_path: Path) -> None:
+    slow = {"slow": True, "slow_s": 130.0, "waits_s": 20.0, "waits_for": "fsync /a"}
+    document = {"daemon": {"state_dir": str(tmp_path)}, "disk": slow}
+    told = next(found for found in node.check_state(Node(document)) if found.grade is Grade.BAD)
+    assert "does not answer, for 2 min, now at fsync /a for 20 s" in told.text
+    assert "dmesg" in told.remedy
+    document["disk"] = {**slow, "slow": False}
+    assert all("answer" not in found.text for found in node.check_state(Node(document)))
+
+
 def test_jobs_whose_ranks_do_not_wait_for_each_other_are_told() -> None:
     document = {
         "jobs": [{"program": "serve.py", "note": "LOCAL_WORLD_SIZE is not set in every rank"}, {"program": "x", "note": ""}]

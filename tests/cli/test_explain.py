@@ -212,3 +212,12 @@ def test_the_status_names_operators_that_keep_changing(document) -> None:
         "raise [limits] churn_const_data",
     ):
         assert said in line.text
+
+
+def test_a_process_that_has_ended_is_told_as_such_and_not_as_one_that_goes_on() -> None:
+    said = [line.text for line in page({"kind": "process", "pid": 4711, "sessions": [], "rounds": [ROUND]}, now=0.0)]
+    assert said[0] == "4711 is not connected any more; this is what it asked for"
+
+
+def test_a_kernel_that_goes_into_the_store_is_in_flight() -> None:
+    assert exit_code({**KERNEL, "state": "publishing"}) is exit_code({**KERNEL, "state": "compiling"}) is Exit.COMPILING

@@ -96,6 +96,18 @@ def test_a_run_that_gives_no_sign_of_life_is_shown_with_that_and_no_time_left_is
     assert f"queue      STALLED  {stalled}" in lines
 
 
+def test_a_disk_that_does_not_answer_is_told_with_the_compiled_kernels_that_wait_for_it(document):
+    document["disk"] = {"slow": False, "slow_s": 0.0, "waits_s": 3.0, "waits_for": ""}
+    assert "disk" not in plain(document)
+    document["disk"] = {"slow": True, "slow_s": 130.0, "waits_s": 20.0, "waits_for": "fsync /var/lib/npgxd/staging/a"}
+    document["workers"]["jobs"][0] |= {"stage": "publishing", "done": 12, "left": 8}
+    lines = plain(document).splitlines()
+    now = "(now at fsync /var/lib/npgxd/staging/a, for 20 s)"
+    assert f"disk       SLOW  the disk does not answer, for 2 min {now}: 8 compiled kernels wait for it; npgxctl doctor" in lines
+    assert "  publishes 4/12  what op_compiler made goes into the store; 14 s, job 1a2b3c4d" in lines
+    assert "queue      9 kernels wait, 4 compile, 8 are published, for 1 round" in lines
+
+
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_terminal_of_any_width_is_not_overrun(document, monkeypatch, columns):
     text = on_terminal(document, monkeypatch, columns, NO_COLOR="1")

@@ -100,7 +100,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     sessions = Sessions()
     coordinator = Coordinator(config, stores, keyer, sessions)
     dispatcher = Dispatcher(config, stores, keyer, coordinator)
-    explainer = Explainer(stores, sessions, coordinator, dispatcher.history)
+    explainer = Explainer(stores, sessions, coordinator, dispatcher.history, dispatcher.stage)
     handlers = Handlers(
         instance="0" * 32,
         stores=stores,

@@ -24,6 +24,7 @@ class Slow(Disk):
     """A disk that does not answer where an fsync is below one directory, until it is let go; it writes down what it is asked for."""
 
     def __init__(self, below: Path) -> None:
+        super().__init__()
         self.below = below
         self.asked, self.go = threading.Event(), threading.Event()
         self.seen: list[tuple[str, Path]] = []

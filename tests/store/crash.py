@@ -35,6 +35,7 @@ class Dying(Disk):
     """The process ends, without any clean-up, before act number ``last``."""
 
     def __init__(self, last: int, note: Path) -> None:
+        super().__init__()
         self.left = last
         self.note = note
 

@@ -18,6 +18,7 @@ class Failing(Disk):
     """A disk on which one kind of act fails."""
 
     def __init__(self, operation: str, number: int) -> None:
+        super().__init__()
         self.operation = operation
         self.number = number
 

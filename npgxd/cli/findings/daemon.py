@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npgxd.cli.ask import status_document
 from npgxd.cli.document import Node, duration
+from npgxd.cli.findings import silent
 from npgxd.cli.findings._finding import Finding, Grade
+from npgxd.client.connection import DaemonSilent
 from npgxd.errors import NpgxError
 from npgxd.wire.endpoint import DENIED, SYSTEM_RUNTIME_DIRECTORY, look, remedy
 
@@ -30,6 +33,8 @@ def ask(environ: Mapping[str, str]) -> tuple[Node, list[Finding]]:
         return Node({}), [Finding(Grade.BAD, TOPIC, f"none answers ({told})", _remedy(environ))]
     try:
         return Node(status_document(looked[-1].path)), []
+    except DaemonSilent as error:
+        return Node({}), [_silent(error, looked[-1].path, environ)]
     except NpgxError as error:
         return Node({}), [Finding(Grade.BAD, TOPIC, error.message, error.hint)]
 
@@ -73,6 +78,19 @@ def check_absent(environ: Mapping[str, str]) -> Iterator[Finding]:
                 f"not one byte is free on the disk of {config.state_dir}",
                 "free some there, or set another state_dir",
             )
+
+
+def _silent(error: DaemonSilent, socket: Path, environ: Mapping[str, str]) -> Finding:
+    """It is there, and says nothing."""
+    from npgxd.config import load  # noqa: PLC0415 -- as above
+
+    places = []
+    with suppress(NpgxError):
+        places.append(load(None, user=False, environ=environ).state_dir)
+    why, do = silent.why(socket, places)
+    if not why:
+        why, do = "why cannot be seen from here", "run npgxctl doctor as root, on the node; systemctl status npgxd, and its log"
+    return Finding(Grade.BAD, TOPIC, f"{error.message}: {why}", do)
 
 
 def _remedy(environ: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npgxd.cli.document import Node, size
+from npgxd.cli.document import Node, duration, size
 from npgxd.cli.findings._finding import Finding, Grade
 from npgxd.store.mounts import mount_of
 
@@ -40,6 +40,16 @@ def check_state(status: Node) -> Iterator[Finding]:
     kind = f" ({mount.type})" if mount is not None else ""
     text = f"{place}{kind}: {size(status.node('kernels').number('bytes'))} of kernels, {size(free)} free"
     yield Finding(Grade.GOOD, "state", text)
+    disk = status.node("disk")
+    if disk.flag("slow"):
+        waits = f", now at {disk.text('waits_for')} for {duration(disk.number('waits_s'))}" if disk.text("waits_for", "") else ""
+        yield Finding(
+            Grade.BAD,
+            "state",
+            f"its disk does not answer, for {duration(disk.number('slow_s'))}{waits}: what is compiled waits for it",
+            f"dmesg, iostat -x 1, and whatever else writes to {mount.point if mount is not None else path}; nothing is lost, and it goes "
+            "on by itself when the disk answers: until then new starts run with dynamic kernels",
+        )
     wanted = status.node("removal").number("min_free_bytes") or 0
     if free < wanted:
         yield Finding(

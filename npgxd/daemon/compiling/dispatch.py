@@ -6,13 +6,12 @@ import logging
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from npgxd.compile import (
     CompilerFacts,
     Event,
-    Job,
     JobEnding,
     JobFailed,
     JobItem,
@@ -32,6 +31,7 @@ from npgxd.daemon.compiling.capacity import RUNS, Busy, Capacity
 from npgxd.daemon.compiling.housekeeping import MB, Room
 from npgxd.daemon.compiling.job_history import JobHistory
 from npgxd.daemon.compiling.publishing import DISK_S, Publishing
+from npgxd.daemon.compiling.runs import Running
 from npgxd.daemon.compiling.stuck_runs import StuckRuns
 from npgxd.daemon.demand.tries import Try
 from npgxd.daemon.keeping.metrics_histograms import COMPILE_RUN
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from npgxd.config import Config
     from npgxd.daemon.compiling.housekeeping import Housekeeping
-    from npgxd.daemon.compiling.publishing import Result
+    from npgxd.daemon.compiling.runs import Stage
     from npgxd.daemon.demand.flights import Company, Need
     from npgxd.daemon.keeping.keyer import Keyer
     from npgxd.daemon.keeping.stores import Stores
@@ -63,24 +63,6 @@ LOOK_S = 1.0
 """While keys wait and nothing can be started, what the machine grants is read again this often."""
 
 
-@dataclass(slots=True)
-class _Running:
-    """A job and what it compiles."""
-
-    job: Job
-    needs: dict[str, Need]
-    started_at: float
-    background: bool
-    done: int = 0
-    current: tuple[str, ...] = ()
-    ending: bool = False
-    """op_compiler has ended: its processes are free."""
-    result: Result | None = None
-    """What came out, as long as it is being published."""
-    broken: bool = False
-    """We failed at what it told."""
-
-
 class Dispatcher:
     """The worker pool's other half. ``draining``: nothing new is started, what runs may finish."""
 
@@ -94,10 +76,10 @@ class Dispatcher:
         self._capacity = Capacity(config.compile, machine or Machine())
         # Runs whose op_compiler has ended hold a worker a little longer, and no slot.
         self._pool = Pool(self._most_workers)
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._stuck = StuckRuns(coordinator.flights, config.compile.stall_s)
         self._results = Publishing(stores, keyer, coordinator)
-        self._publishing: dict[str, _Running] = {}
+        self._publishing: dict[str, Running] = {}
         self.history = JobHistory(stores.state.jobs)
         self.draining = False
         self._start_at = float("-inf")
@@ -134,7 +116,7 @@ class Dispatcher:
         return {running.job.spec.job_id for running in self._all}
 
     @property
-    def _all(self) -> list[_Running]:
+    def _all(self) -> list[Running]:
         return [*self._running.values(), *self._publishing.values()]
 
     def filenos(self) -> set[int]:
@@ -148,21 +130,17 @@ class Dispatcher:
             "busy": self.busy,
             "jobs": [
                 {
-                    "job": running.job.spec.job_id,
-                    "pid": running.job.pid,
-                    "keys": len(running.needs),
-                    "done": running.done,
-                    "current": list(running.current),
-                    "processes": running.job.spec.jobs,
-                    "background": running.background,
-                    "elapsed_s": round(now - running.started_at, 3),
+                    **running.describe(now),
                     "expected_s": round(self._coordinator.prospects.expected_s(running.job.spec.job_id), 3),
-                    "deadline_s": running.job.spec.deadline_s,
                     "silent_s": round(self._stuck.silent_s(running.job.spec.job_id, now), 3),
                 }
                 for running in self._all
             ],
         }
+
+    def stage(self, job: str) -> Stage | None:
+        """What a run is at; None: it is over."""
+        return next((running.stage for running in self._all if running.job.spec.job_id == job), None)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +230,7 @@ class Dispatcher:
         flights.start(needs, spec.job_id, planned.processes, planned.queues)
         self.history.begun(spec.job_id, company.uid, needs, time.time())
         self._coordinator.trace.job(spec.job_id, [need.record.op_type for need in needs.values()], spec.jobs, now)
-        self._running[job.fileno()] = _Running(job, needs, now, planned.background)
+        self._running[job.fileno()] = Running(job, needs, now, planned.background)
         self._coordinator.prospects.began(spec.job_id, needs, spec.jobs, terms, now)
         self._coordinator.compiling(needs, now)
         self._stuck.began(job, needs, now)
@@ -313,7 +291,7 @@ class Dispatcher:
                 self._results.put(running.result)
                 self._coordinator.trace.mark(Mark.PUBLISHING, running.job.spec.job_id, now)
 
-    def _close(self, running: _Running, now: float) -> None:
+    def _close(self, running: Running, now: float) -> None:
         """The job is over: what it holds is given back, and no key of it is left without a word."""
         job = running.job.spec.job_id
         try:
@@ -329,7 +307,7 @@ class Dispatcher:
         self._stuck.ended(job)
         self._coordinator.trace.mark(Mark.ENDED, job, now)
 
-    def _take(self, running: _Running, events: Iterable[Event], now: float) -> None:
+    def _take(self, running: Running, events: Iterable[Event], now: float) -> None:
         for event in events:
             if isinstance(event, JobResult | JobFailed):
                 self.history.ended(running.job.spec.job_id, event)
@@ -350,13 +328,13 @@ class Dispatcher:
                 log.warning("job %s failed: %s", running.job.spec.job_id, event.reason)
                 self._failed(running, event.failed, now)
 
-    def _progress(self, running: _Running, event: JobProgress, now: float) -> None:
+    def _progress(self, running: Running, event: JobProgress, now: float) -> None:
         running.done, running.current = event.done, event.current
         self._stuck.told(running.job.spec.job_id, event, now)
         self._coordinator.prospects.progressed(running.job.spec.job_id, event.done, event.begun, now)
         self._coordinator.compiling(running.needs, now, event.current)
 
-    def _failed(self, running: _Running, failed: Iterable[KeyFailed], now: float) -> None:
+    def _failed(self, running: Running, failed: Iterable[KeyFailed], now: float) -> None:
         """Tell failed tries; where memory ran out, less is started for a while."""
         spec = running.job.spec
         tries = [Try(f.key, f.outcome, f.reason, f.transient, f.narrow, f.seen, spec.job_id) for f in failed]

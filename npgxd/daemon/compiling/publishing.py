@@ -57,9 +57,16 @@ class Result:
     failed: list[KeyFailed] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     published: int = 0
+    near: int = 0
+    """Kernels that are being published now: no longer ``left``, and not in the store yet."""
     work: Task[None] | None = None
     disk: Future[None] | None = None
     """What is done for it beside the loop: until that has ended there is nothing else to do for it."""
+
+    @property
+    def remaining(self) -> int:
+        """Kernels that were made and are not in the store yet."""
+        return len(self.left) + self.near
 
 
 class Publishing:
@@ -123,10 +130,12 @@ class Publishing:
             yield from self._waiting(begun, self._stores.publishing_package(begun.result.package))
         while begun.left:
             chosen = self._current(begun, [begun.left.popleft() for _ in range(min(TOGETHER, len(begun.left)))])
+            begun.near = len(chosen)
             try:
                 yield from self._publish(begun, chosen)
             except StoreError as error:
                 self._refused(begun, chosen, error)
+            begun.near = 0
             if begun.left:
                 yield Step("publishing", begun.published, len(begun.needs))
 
@@ -171,12 +180,16 @@ class Publishing:
         except StoreError as error:
             log.error("after job %s: %s", begun.job, error)
         notes = "".join(f"; {note}" for note in begun.result.notes[:3])
+        why = (
+            "" if begun.published or not begun.failed else f": {begun.failed[0].reason}"
+        )  # else its operators are told one by one
         log.info(
-            "job %s: %d of %s in %.1f s%s",
+            "job %s: %d of %s in %.1f s%s%s",
             begun.job,
             begun.published,
             counted(len(begun.needs), "kernel"),
             begun.result.wall_s,
+            why,
             notes,
         )
         moved = {*begun.moved, *(one.key for one in begun.failed if not self._keyer.is_current(begun.needs[one.key]))}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from npgxd.compile import Costs, Estimate, KernelSeen, size_of
 from npgxd.daemon.beside import Beside
 from npgxd.daemon.demand.tries import Hold
+from npgxd.daemon.keeping.disk_watch import DiskWatch
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.pins import Pins
@@ -59,6 +60,7 @@ class Stores:
         self.state = state
         self.beside = Beside()
         """Does what only waits for the disk."""
+        self.disk_watch = DiskWatch(state)
         self.reserve = Reserve(state)
         self.reserve.give()  # the catalog cannot be opened without any room at all
         self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
@@ -87,6 +89,7 @@ class Stores:
         self.beside.close()
         self.flush()
         self.catalog.close()
+        self.disk_watch.close()
         self.state.close()
 
     def recover(self) -> None:

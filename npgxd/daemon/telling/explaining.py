@@ -46,14 +46,21 @@ _HINT: Final = "npgxctl status and the daemon's log name keys, rounds, jobs and 
 
 
 class Explainer:
-    """Answers about anything that has a name. ``uid`` None is an administrator, who sees everything."""
+    """Answers about anything that has a name. ``uid`` None is an administrator, who sees everything; ``stage``: what a run is at."""
 
-    def __init__(self, stores: Stores, sessions: Sessions, coordinator: Coordinator, history: JobHistory) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        sessions: Sessions,
+        coordinator: Coordinator,
+        history: JobHistory,
+        stage: Callable[[str], str | None] = lambda _job: None,
+    ) -> None:
         self._stores = stores
         self._sessions = sessions
         self._coordinator = coordinator
         self._history = history
-        self._story = KernelStory(stores, coordinator, history)
+        self._story = KernelStory(stores, coordinator, history, stage)
         self.progress: Callable[[Round, float], RoundProgress] = lambda told, now: told.progress(now, coordinator.eta(told, now))
 
     def explain(self, what: str, uid: int | None, now: float) -> dict[str, Any]:
@@ -177,7 +184,7 @@ class Explainer:
             "rank": told.rank.rank,
             "graph": told.graph,
             "state": str(told.state),
-            "why": self._why(told),
+            "why": self._why(told, now),
             "records": told.records,
             "unique": len(told.needs),
             "done": progress.done,
@@ -203,7 +210,7 @@ class Explainer:
             "rejected": [{"name": each.name, "reason": each.reason} for each in told.rejected[:MAX_NAMED]],
         }
 
-    def _why(self, told: Round) -> str:
+    def _why(self, told: Round, now: float) -> str:
         """What an unsettled round waits for, in words."""
         if told.result is not None:
             return ""
@@ -211,8 +218,15 @@ class Explainer:
             expected, note = self._coordinator.expected(told.job)
             return f"waits for other ranks of its job ({expected} on this node)" if expected else note or "its group is open"
         if not told.open_keys:
-            return "its kernels are there, and are being put in place"
+            return "its kernels are there, and are being put in place" + self._disk(now)
+        states = {str(self._story.brief(told.needs[key])["state"]) for key in told.open_keys[:MAX_NAMED]}
+        if states <= {"installing", "publishing"}:
+            return "its kernels are compiled, and are being put into the store" + self._disk(now)
         return "its kernels are being compiled" if told.state is RoundState.COMPILING else "its kernels wait for a worker"
+
+    def _disk(self, now: float) -> str:
+        """What keeps it, where the disk does."""
+        return ", but the disk does not answer: npgxctl doctor" if self._stores.disk_watch.describe(now).get("slow") else ""
 
 
 def _pid(session: Session) -> int:

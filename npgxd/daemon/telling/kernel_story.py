@@ -12,6 +12,8 @@ from npgxd.errors import StoreError
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npgxd.compile.summary import Summary
     from npgxd.daemon.compiling.job_history import JobHistory
     from npgxd.daemon.demand.flights import Need
@@ -29,16 +31,21 @@ _COMPARED: Final = 50
 class KernelStory:
     """What the store, the rounds and the jobs know of one key."""
 
-    def __init__(self, stores: Stores, coordinator: Coordinator, history: JobHistory) -> None:
+    def __init__(self, stores: Stores, coordinator: Coordinator, history: JobHistory, stage: Callable[[str], str | None]) -> None:
         self._stores = stores
         self._coordinator = coordinator
         self._history = history
+        self._stage = stage
 
     def brief(self, need: Need) -> dict[str, Any]:
         """One line about a key that somebody waits for."""
         flight = self._coordinator.flights.get(need.key)
         job = flight.job if flight is not None else None
-        return {"key": need.key, "op_type": need.record.op_type, "state": "compiling" if job else "waiting", "job": job or ""}
+        return {"key": need.key, "op_type": need.record.op_type, "state": self._state(job), "job": job or ""}
+
+    def _state(self, job: str | None) -> str:
+        """That of a key in flight."""
+        return (self._stage(job) or "compiling") if job else "waiting"
 
     def tell(self, key: str, uid: int | None, now: float) -> dict[str, Any]:
         """All of it. ``uid`` None: an administrator, who also sees other users' rounds, command lines and logs."""
@@ -52,7 +59,7 @@ class KernelStory:
             (r.settlements[key] for r in reversed(askers) if key in r.settlements and not r.settlements[key].kernel), None
         )
         if flight is not None:
-            state = "compiling" if flight.job else "waiting"
+            state = self._state(flight.job)
         elif kernel is not None:
             state = "present"
         else:

@@ -53,6 +53,7 @@ _GAUGES: Final = {
     "npgxd_kernels_retired": ("removal", "retired"),
     "npgxd_store_limit_bytes": ("removal", "max_bytes"),
     "npgxd_disk_free_bytes": ("removal", "free_bytes"),
+    "npgxd_disk_wait_seconds": ("disk", "waits_s"),
     "npgxd_artifacts": ("artifacts", "entries"),
     "npgxd_artifact_bytes": ("artifacts", "bytes"),
     "npgxd_artifact_builds": ("artifacts", "building"),

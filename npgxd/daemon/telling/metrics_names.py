@@ -72,6 +72,9 @@ METRICS: Final = (
     _gauge("npgxd_leases", "Leases"),
     _gauge("npgxd_store_limit_bytes", "[store] max_gb; 0: no limit"),
     _gauge("npgxd_disk_free_bytes", "Free on the disk of the state directory"),
+    _gauge(
+        "npgxd_disk_wait_seconds", "For how long the daemon has waited for that disk until now; from 5 s on it does not answer"
+    ),
     _counter("npgxd_kernels_removed_total", "Kernels that were removed"),
     _counter("npgxd_removed_bytes_total", "What removal has freed"),
     # The compile cache.

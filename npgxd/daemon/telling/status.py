@@ -91,6 +91,7 @@ class StatusPage:
                 "reload": self.reload(),
             },
             "toolchain": self._toolchain(),
+            "disk": self._stores.disk_watch.describe(now),
             "workers": self._dispatcher.describe(now),
             "queue": self._queue(now),
             "jobs": self._jobs(now),
