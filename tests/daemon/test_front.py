@@ -133,6 +133,19 @@ def test_what_follows_a_look_up_that_the_thread_is_at_waits_behind_it(
     assert hits.answers(2) == ["artifact", "done"]
 
 
+def test_what_follows_something_of_the_loops_that_the_thread_found_among_look_ups_is_the_loops(hits: Still) -> None:
+    hits.say("lookup", key=KEY)
+    hits.say("cache_note", key=KEY, label="it", outcome="hit")
+    hits.say("lookup", key=KEY)
+    for _ in range(3):
+        assert hits.front._sockets._router.poll(PATIENCE_S * 1000)
+        hits.front._look(1)
+    hits.front._step()
+    assert hits.answers(1) == ["artifact"]
+    hits.move()
+    assert hits.answers(2) == ["done", "artifact"]
+
+
 def test_a_look_up_at_which_the_thread_fails_is_answered_by_the_loop(
     hits: Still, parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

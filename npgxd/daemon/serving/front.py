@@ -242,9 +242,10 @@ class Front:
         while self._quick and now - began < SERVE_S:
             with self._beside_the_loop():
                 came = self._quick.take()
+                behind = came is not None and self._turns.waits(came.peer.uid, came.identity)
             if came is None:
                 return
-            answer = self._answer(came)
+            answer = None if behind else self._answer(came)
             before, now = now, self._clock()
             with self._beside_the_loop():
                 if self._ending:  # the disk took so long that the sockets are not ours any more
