@@ -50,6 +50,7 @@ def findings(environ: Mapping[str, str], directory: Path) -> Iterator[Finding]:
     if status:
         yield from examined(daemon.TOPIC, partial(daemon.check, status, environ))
         yield from examined("state", partial(node.check_state, status))
+        yield from examined(cann.TOPIC, partial(cann.check_daemons, status))
     else:
         yield from examined("config", partial(daemon.check_absent, environ))
     toolchain, found = cann.find(environ)

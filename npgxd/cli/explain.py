@@ -34,6 +34,8 @@ _EXITS = {
 }
 _DIGITS = 12
 _LOG_LINES = 15
+_FEW = 4
+"""Operators that one line names."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -212,8 +214,22 @@ def _round(root: Node) -> list[Line]:
     if hidden > 0:
         lines.append(Line("waits for", f"{counted(hidden, 'kernel')} more", Tone.BUSY, indent=2))
     for label, name in (("no kernel", "failures"), ("shadowed", "shadowed")):
-        lines += [Line(label, f"{_said(each)} ({_key(each)})", Tone.BAD, each.text("op_type"), 2) for each in root.nodes(name)]
+        lines += _alike(label, root.nodes(name))
     return lines + [Line("rejected", _said(each), Tone.BAD, each.text("name"), 2) for each in root.nodes("rejected")]
+
+
+def _alike(label: str, keys: list[Node]) -> list[Line]:
+    """One line for all keys of which the same is said: a run that fails as a whole says it of hundreds."""
+    by_words: dict[str, list[Node]] = {}
+    for each in keys:
+        by_words.setdefault(_said(each), []).append(each)
+    lines = []
+    for said, alike in by_words.items():
+        operators = list(dict.fromkeys(each.text("op_type") for each in alike))
+        named = ", ".join(operators[:_FEW]) + (", ..." if len(operators) > _FEW else "")
+        more = f", and {len(alike) - 1} more" if len(alike) > 1 else ""
+        lines.append(Line(label, f"{said} ({_key(alike[0])}{more})", Tone.BAD, named, 2))
+    return lines
 
 
 def _said(each: Node) -> str:

@@ -25,6 +25,10 @@ SCHEMA = 1
 ALL = ("npgxd.service", "npgxd.socket", "npgxd-admin.socket")
 
 
+_TO_DO = {"written": "to write", "replaced": "to replace", "removed": "to remove"}
+"""What a dry run says of what it does not do."""
+
+
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     parser.add_argument(
@@ -51,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
             json.dumps({"schema": SCHEMA, "dry_run": options.dry_run, "files": told, "toolchain": trouble or "found"}, indent=2)
         )
     else:
-        show([*(_line(entry) for entry in told), *_advice(options, trouble)])
+        show([*(_line(entry, dry_run=options.dry_run) for entry in told), *_advice(options, trouble)])
     return Exit.PROBLEMS if any(entry["done"] == "kept" for entry in told) else Exit.OK
 
 
@@ -175,10 +179,11 @@ def _command(*argv: str) -> None:
         )
 
 
-def _line(entry: dict[str, Any]) -> Line:
+def _line(entry: dict[str, Any], *, dry_run: bool) -> Line:
     tones = {"kept": Tone.NOTE, "unchanged": Tone.PLAIN}
+    done = _TO_DO.get(entry["done"], entry["done"]) if dry_run else entry["done"]
     why = "; somebody has changed it: --force replaces it" if entry["done"] == "kept" else ""
-    return Line("", f"{entry['path']}{why}", tones.get(entry["done"], Tone.GOOD), mark=f"{entry['done']:<9}")
+    return Line("", f"{entry['path']}{why}", tones.get(entry["done"], Tone.GOOD), mark=f"{done:<9}")
 
 
 def _advice(options: argparse.Namespace, trouble: str) -> list[Line]:
@@ -191,7 +196,7 @@ def _advice(options: argparse.Namespace, trouble: str) -> list[Line]:
         ]
     lines = []
     if trouble:
-        lines.append(Line("", f"no [toolchain] was written: {trouble}", Tone.NOTE))
+        lines.append(Line("", f"no [toolchain] {'would be' if options.dry_run else 'was'} written: {trouble}", Tone.NOTE))
     lines.append(Line("", "next: usermod -aG npgxd USER for whoever starts ranks, then systemctl enable --now npgxd"))
     return lines
 

@@ -25,6 +25,7 @@ from npgxd.compile.job import (
 from npgxd.compile.leftovers import Leftovers, end_leftovers
 from npgxd.compile.machine import Grant, Machine
 from npgxd.compile.narrowing import Seen, Split, narrow
+from npgxd.compile.outcome import outcome_of
 from npgxd.compile.plan import Planned, Queue, Slots, Terms, next_batch
 from npgxd.compile.pool import Pool
 from npgxd.compile.probe import probe
@@ -66,6 +67,7 @@ __all__ = [
     "end_leftovers",
     "narrow",
     "next_batch",
+    "outcome_of",
     "probe",
     "prune_jobs",
     "size_of",

@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npgxd.errors import CompileError, NpgxError
+from npgxd.errors import CompileError, NpgxError, StoreError
 from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ def death(who: str, number: signal.Signals, *, out_of_memory: bool | None) -> st
 def may_pass(error: NpgxError) -> bool:
     """Whether an error of our own is about this run: everything but what a CompileError calls lasting."""
     return not isinstance(error, CompileError) or bool(error.data.get("transient"))
+
+
+def outcome_of(error: NpgxError) -> KeyOutcome:
+    """What a try is called that such an error ended: a disk that is full is the node's trouble, not the operator's."""
+    return KeyOutcome.NO_SPACE if isinstance(error, StoreError) and error.no_space else KeyOutcome.FAILED
 
 
 def explain(error: OSError) -> str:

@@ -121,7 +121,8 @@ class CompileRun:
         except Stopped as stopped:
             made = _Made(None, (), self._all_failed(RunFailed(str(stopped), transient=True)))
         except NpgxError as error:
-            made = _Made(None, (), self._all_failed(RunFailed(str(error), transient=outcome.may_pass(error))))
+            ours = RunFailed(str(error), transient=outcome.may_pass(error), outcome=outcome.outcome_of(error))
+            made = _Made(None, (), self._all_failed(ours))
         except OSError as error:
             full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             kind = KeyOutcome.NO_SPACE if full else KeyOutcome.FAILED

@@ -135,7 +135,7 @@ def _home(settings: ToolchainSettings, environ: Mapping[str, str]) -> Path:
     told = settings.home or environ.get("ASCEND_HOME_PATH")
     if not told:
         raise ToolchainError("no CANN installation is known: ASCEND_HOME_PATH is not set", hint=_HOME_HINT)
-    return _directory(Path(told), "the CANN home", _HOME_HINT)
+    return _directory(Path(told), "the CANN home", f"put it back, or {_HOME_HINT}")
 
 
 def _opp(settings: ToolchainSettings, environ: Mapping[str, str], home: Path) -> Path:

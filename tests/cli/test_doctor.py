@@ -89,7 +89,6 @@ def test_a_cann_is_found_with_its_compiler_and_what_others_installed_in_its_root
 @pytest.mark.parametrize(
     ("theirs", "grade", "said"),
     [
-        ({"problem": "no CANN installation is known"}, Grade.BAD, "the daemon has none"),
         (
             {"home": "/opt/other", "soc": "Ascend910B3", "cann_version": "9.0.0"},
             Grade.NOTE,
@@ -107,6 +106,18 @@ def test_a_daemon_with_another_toolchain_is_told(tmp_path: Path, theirs: dict[st
     found = [each for each in cann.check(toolchain, Node(document)) if "closed to users" not in each.text]
     assert grades(found) == ([grade] if grade else [])
     assert all(said in each.text for each in found)
+
+
+def test_a_daemon_whose_cann_is_gone_is_told_also_where_this_shell_has_none_either(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = {"daemon": {"state": "READY"}, "toolchain": {"problem": "the CANN home /gone does not exist"}}
+    monkeypatch.setattr("npgxd.cli.findings.daemon.ask", lambda _environ: (Node(gone), []))
+    assert main(["doctor", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (bad,) = [each for each in found if each["grade"] == "bad"]
+    assert bad["text"] == "the daemon has none: the CANN home /gone does not exist"
+    assert "found by itself" in bad["remedy"]
 
 
 def test_a_state_directory_that_is_not_visible_here_is_told_with_how_to_mount_it(tmp_path: Path) -> None:

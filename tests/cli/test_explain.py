@@ -221,3 +221,13 @@ def test_a_process_that_has_ended_is_told_as_such_and_not_as_one_that_goes_on() 
 
 def test_a_kernel_that_goes_into_the_store_is_in_flight() -> None:
     assert exit_code({**KERNEL, "state": "publishing"}) is exit_code({**KERNEL, "state": "compiling"}) is Exit.COMPILING
+
+
+def test_what_is_said_of_many_kernels_alike_is_said_once() -> None:
+    alike = [{"key": f"{n:064x}", "op_type": op, "outcome": "no_space", "reason": "disk full"} for n, op in enumerate("ABCDEA")]
+    other = {"key": KEY, "op_type": "Add", "outcome": "timed_out", "reason": "too slow"}
+    lines = [line for line in page({**ROUND, "failures": [*alike, other]}, now=0.0) if line.label == "no kernel"]
+    assert [(line.mark, line.text) for line in lines] == [
+        ("A, B, C, D, ...", "no_space: disk full (key 000000000000, and 5 more)"),
+        ("Add", "timed_out: too slow (key abababababab)"),
+    ]

@@ -98,10 +98,20 @@ def test_a_cann_before_9_1_gets_its_shared_root_writable_and_a_later_one_takes_t
     assert not drop_in.exists()
 
 
-def test_nothing_is_changed_by_a_dry_run(tmp_path: Path, program: Path, cann: Path) -> None:
+def test_nothing_is_changed_by_a_dry_run_and_nothing_is_said_to_be(
+    tmp_path: Path, program: Path, cann: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "root"
     assert install(root, program, "--dry-run") == 0
     assert not root.exists()
+    shown = capsys.readouterr().out
+    assert f"to write   {root}/etc/systemd/system/npgxd.service" in shown
+    assert "written" not in shown
+    assert install(root, program) == 0
+    capsys.readouterr()
+    assert install(root, program, "--remove", "--dry-run") == 0
+    assert f"to remove  {root}/etc/systemd/system/npgxd.service" in capsys.readouterr().out
+    assert (root / "etc/systemd/system/npgxd.service").exists()
 
 
 def test_an_npgxd_that_the_service_could_not_run_is_refused(

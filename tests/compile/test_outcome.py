@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from npgxd.compile.outcome import explain, judge, killed_by, last_error, may_pass
+from npgxd.compile.outcome import explain, judge, killed_by, last_error, may_pass, outcome_of
 from npgxd.errors import CompileError, StoreError
 from npgxd.wire.states import KeyOutcome
 
@@ -104,6 +104,13 @@ def test_our_own_errors_are_passing_unless_they_are_the_compilers_word() -> None
     assert may_pass(StoreError("disk"))
     assert may_pass(CompileError("x", transient=True))
     assert not may_pass(CompileError("x"))
+
+
+def test_a_full_disk_is_the_nodes_trouble_and_not_an_operators() -> None:
+    assert outcome_of(StoreError("cannot write", errno=errno.ENOSPC)) is KeyOutcome.NO_SPACE
+    assert outcome_of(StoreError("cannot write", errno=errno.EDQUOT)) is KeyOutcome.NO_SPACE
+    assert outcome_of(StoreError("cannot write", errno=errno.EIO)) is KeyOutcome.FAILED
+    assert outcome_of(CompileError("x")) is KeyOutcome.FAILED
 
 
 def test_a_full_disk_is_told_in_the_words_that_people_search_for() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npgxd.daemon.keeping.keyer import MISSING_S, REFRESH_S
+from npgxd.daemon.telling.status import StatusPage
 from npgxd.wire.messages import CompileOptions
+from tests.compile.conftest import until
 from tools.cann_sim import records
 
 if TYPE_CHECKING:
@@ -53,3 +56,14 @@ def test_the_needs_that_are_remembered_are_bounded(parts, monkeypatch: pytest.Mo
     assert one == other
     assert one is not other, "one record of any size could be kept as often"
     assert [need.uid for need in needs(parts, uid=0)] == [0, 0]
+
+
+def test_a_cann_that_was_put_back_is_found_by_whoever_asks_for_the_status_with_no_rank(parts) -> None:
+    """A probe that waits for it would else wait for a rank, which waits for the probe."""
+    page = StatusPage(parts.config, "0" * 32, parts.stores, parts.keyer, parts.sessions, parts.coordinator, parts.dispatcher)
+    home, now = parts.cann.home, iter(range(int(2 * REFRESH_S) + 1, 10**6, int(MISSING_S) + 1))
+    away = home.rename(home.with_name("away"))
+    parts.keyer.refresh(next(now))
+    assert "does not exist. put it back" in page.document(next(now))["toolchain"]["problem"]
+    away.rename(home)
+    until(lambda: page.document(next(now))["toolchain"]["problem"] == "", "it is found")

@@ -28,7 +28,7 @@ class Slow(Disk):
         self.below = below
         self.asked, self.go = threading.Event(), threading.Event()
         self.seen: list[tuple[str, Path]] = []
-        self.fails = False
+        self.fails, self.number = False, errno.EIO
 
     def step(self, operation: str, path: Path) -> None:
         self.seen.append((operation, path))
@@ -37,7 +37,7 @@ class Slow(Disk):
             assert self.go.wait(PATIENCE_S), "the disk was waited for by whoever was to let it go"
             if self.fails:
                 with explained(operation, path):  # as the disk module does it for a real one
-                    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+                    raise OSError(self.number, os.strerror(self.number), str(path))
 
     def at(self, operation: str, path: Path) -> int:
         """When it was asked for this."""
@@ -99,13 +99,17 @@ def test_an_error_of_the_disk_is_told_as_it_is_and_the_kernel_is_tried_again(par
     assert "Input/output error" in caplog.text
 
 
-def test_a_disk_that_goes_on_failing_ends_in_a_reason_that_names_it(parts, slow) -> None:
-    slow.fails = True
+@pytest.mark.parametrize(
+    ("number", "reason", "words"),
+    [(errno.EIO, Reason.COMPILE_FAILED, "Input/output error"), (errno.ENOSPC, Reason.NO_SPACE, "No space left on device")],
+)
+def test_a_disk_that_goes_on_failing_ends_in_a_reason_that_names_it(parts, slow, number, reason, words) -> None:
+    slow.fails, slow.number = True, number
     slow.go.set()
     taken = parts.submit(parts.session(), 32)
     parts.drive(lambda: taken.result is not None)
-    assert (taken.result.state, taken.result.reason) == (ClientState.DEGRADED, Reason.COMPILE_FAILED)
-    assert "Input/output error" in taken.result.failures[0].reason
+    assert (taken.result.state, taken.result.reason) == (ClientState.DEGRADED, reason)
+    assert words in taken.result.failures[0].reason
 
 
 def test_a_stop_waits_for_the_disk_and_what_was_made_is_there(parts, slow, monkeypatch) -> None:

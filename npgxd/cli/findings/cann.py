@@ -37,6 +37,17 @@ def find(environ: Mapping[str, str]) -> tuple[Toolchain | None, list[Finding]]:
     return found, [Finding(Grade.GOOD, TOPIC, text)]
 
 
+def check_daemons(status: Node) -> Iterator[Finding]:
+    """Whether the daemon has one, whatever this shell has."""
+    if problem := status.node("toolchain").text("problem", ""):
+        yield Finding(
+            Grade.BAD,
+            TOPIC,
+            f"the daemon has none: {problem}",
+            "what is put back is found by itself; for another one set [toolchain] in npgxd.toml, then systemctl restart npgxd",
+        )
+
+
 def check(found: Toolchain, status: Node) -> Iterator[Finding]:
     """Whether the compiler can run, and whether it is the daemon's."""
     mount = mount_of(found.op_compiler)
@@ -51,15 +62,9 @@ def check(found: Toolchain, status: Node) -> Iterator[Finding]:
     theirs = status.node("toolchain")
     if not theirs:
         return
-    problem = theirs.text("problem", "")
-    if problem:
-        yield Finding(
-            Grade.BAD,
-            TOPIC,
-            f"the daemon has none: {problem}",
-            "set [toolchain] in /etc/npgxd/npgxd.toml, then systemctl restart npgxd",
-        )
-    elif Path(os.path.realpath(theirs.text("home"))) != Path(os.path.realpath(found.home)):
+    if theirs.text("problem", ""):
+        return  # check_daemons tells it
+    if Path(os.path.realpath(theirs.text("home"))) != Path(os.path.realpath(found.home)):
         yield Finding(
             Grade.NOTE,
             TOPIC,

@@ -25,6 +25,7 @@ from npgxd.compile import (
     Pool,
     Terms,
     next_batch,
+    outcome_of,
     prune_jobs,
 )
 from npgxd.daemon.compiling.capacity import RUNS, Busy, Capacity
@@ -224,7 +225,7 @@ class Dispatcher:
             self._start_at = now + min(MAX_START_S, MIN_START_S * 2**self._start_failures)
             log.error("cannot start a compile; the next try is in %.1f s: %s", self._start_at - now, error)
             flights.start(needs, spec.job_id, planned.processes)
-            self._coordinator.failed([Try(key, KeyOutcome.FAILED, error.message, transient=True) for key in needs], now)
+            self._coordinator.failed([Try(key, outcome_of(error), error.message, transient=True) for key in needs], now)
             return False
         self._start_failures = 0
         flights.start(needs, spec.job_id, planned.processes, planned.queues)

@@ -43,7 +43,8 @@ RETRY_S: Final = 5.0
 LOOK_S: Final = 10.0
 """How often the disk is looked at: others fill it too, and a round or a view needs room also where nothing is compiled."""
 GRACE: Final = "removal_grace"
-REBUILT: Final = "the catalog was made anew, and a start and all leases of before have not passed yet"
+REBUILT: Final = "the catalog was made anew, and knows no last uses yet: nothing is removed until npgxd was restarted once"
+HELD: Final = "the catalog was made anew: nothing is removed until all processes of before the restart have ended"
 
 
 class Room(Enum):
@@ -321,7 +322,7 @@ class Housekeeping:
             return REBUILT
         self._before = {lease for lease in self._before if self._stores.leases.is_held(lease)}
         if self._before:
-            return REBUILT
+            return HELD
         self._before = None
         catalog.count({GRACE: -catalog.counters().get(GRACE, 0)})
         return ""

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from npgxd.compile import KeyFailed
+from npgxd.compile import KeyFailed, outcome_of
 from npgxd.daemon.beside import until
 from npgxd.daemon.keeping.metrics_histograms import KERNEL_COMPILE
 from npgxd.daemon.slices import Task
 from npgxd.errors import StoreError
 from npgxd.oplib.sweeping import Step
 from npgxd.wire.printable import counted
-from npgxd.wire.states import KeyOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +200,7 @@ class Publishing:
 
     def _refused(self, begun: Result, kernels: list[MadeKernel], error: NpgxError) -> None:
         log.error("cannot publish: %s", error)
-        begun.failed += [KeyFailed(kernel.key, KeyOutcome.FAILED, error.message, transient=True) for kernel in kernels]
+        begun.failed += [KeyFailed(kernel.key, outcome_of(error), error.message, transient=True) for kernel in kernels]
 
 
 def _waits(begun: Result) -> bool:

@@ -6,7 +6,7 @@ Every method gives the rounds that it touched; settling those that are complete 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from npgxd.daemon.demand.rounds import Settlement
 from npgxd.errors import StoreError
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from npgxd.store.manifest import KernelManifest
 
 log = logging.getLogger(__name__)
+
+MAX_NAMED: Final = 8
+"""Operators that one line of the log names."""
 
 
 class Outcomes:
@@ -47,11 +50,14 @@ class Outcomes:
     def failed(self, tries: Iterable[Try], now: float) -> set[str]:
         """These tries of one run ended without a kernel: what is given up is told, the rest waits for a worker again."""
         touched: set[str] = set()
+        operators: dict[str, list[str]] = {}
         for lost in self._flights.failed(tries, now):
-            log.warning("%s has no kernel: %s", lost.flight.need.record.op_type, lost.reason)
+            operators.setdefault(lost.reason, []).append(lost.flight.need.record.op_type)
             self._remember(lost)
             why = Reason.NO_SPACE if lost.outcome is KeyOutcome.NO_SPACE else Reason.COMPILE_FAILED
             touched |= self._tell(lost.flight, Settlement(lost.outcome, reason=lost.reason, why=why))
+        for reason, without in operators.items():  # a run that fails as a whole says the same of hundreds of them
+            log.warning("%s: %s", _without_kernel(without), reason)
         return touched
 
     def moved(self, keys: Iterable[str]) -> set[str]:
@@ -92,3 +98,12 @@ class Outcomes:
             self._stores.remember_failure(lost, self.remember_s)
         except StoreError as error:
             log.error("this failure is not remembered: %s", error)
+
+
+def _without_kernel(operators: list[str]) -> str:
+    """The operators of records that came to nothing, in words."""
+    names = sorted(set(operators))
+    if len(operators) == 1:
+        return f"{names[0]} has no kernel"
+    shown = ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+    return f"{len(operators)} records of {shown} have no kernel"
