@@ -12,6 +12,7 @@ import os
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
@@ -21,7 +22,6 @@ from npgxd.store.artifact_rows import ArtifactRow, ArtifactRows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
 
     from npgxd.store.catalog import Catalog
     from npgxd.store.state import StateDirectory
@@ -141,7 +141,7 @@ class ArtifactStore:
             if before.whole is not None:
                 return before.whole
         try:
-            data, before.checked[part] = read_part(before.path, before.facts, part, known=before.checked.get(part))
+            data, before.checked[part] = self._part(before, part)
         except StoreError as error:
             self.set_aside(row.id, error.message)
             raise
@@ -159,11 +159,10 @@ class ArtifactStore:
             return None
         data = None if part else before.whole
         if data is None:
-            known = before.checked.get(part)
-            if known is None:
+            if part not in before.checked:
                 return None
             try:
-                data, _ = read_part(before.path, before.facts, part, known=known)
+                data, _ = self._part(before, part)
             except StoreError:
                 return None
         if used:
@@ -173,6 +172,10 @@ class ArtifactStore:
     def doubt(self, row: ArtifactRow) -> None:
         """Compare the entry's bytes with their digests again when they are read next."""
         self._recent.pop(row.id, None)
+
+    def _part(self, before: _Read, part: int) -> tuple[bytes, Stat]:
+        with self._state.disk.under_way.act("read", Path(before.path)):
+            return read_part(before.path, before.facts, part, known=before.checked.get(part))
 
     def _read_before(self, row: ArtifactRow) -> _Read:
         known = self._recent.get(row.id)

@@ -55,6 +55,14 @@ def test_a_disk_that_does_not_answer_is_told_once_with_what_waits_and_once_when_
     assert not watch.describe(clock[0])["slow"]
 
 
+def test_a_disk_that_answers_again_while_it_is_asked_about_is_still_described(watched, clock, monkeypatch) -> None:
+    watch, _ = watched
+    known = iter([clock[0]])
+    monkeypatch.setattr(DiskWatch, "_slow_since", property(lambda _watch: next(known, None)), raising=False)
+    told = watch.describe(clock[0] + 7.0)
+    assert (told["slow"], told["slow_s"]) == (True, 7.0)
+
+
 def test_the_thread_looks_by_itself_and_ends(watched, clock, caplog, monkeypatch) -> None:
     monkeypatch.setattr("npgxd.daemon.keeping.disk_watch.LOOK_S", 0.01)
     watch, under_way = watched

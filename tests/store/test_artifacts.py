@@ -136,6 +136,21 @@ def test_an_entry_that_the_disk_cannot_give_is_set_aside_and_not_given_at_a_glan
     assert house.artifacts.find("1000", KEY) is None
 
 
+def test_it_is_known_that_an_entry_is_being_read_also_at_a_glance(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    acts, pread = [], os.pread
+
+    def note(*asked: int) -> bytes:
+        acts.append(house.state.disk.under_way.longest())
+        return pread(*asked)
+
+    row = publish(house, LARGE)
+    content(house)
+    monkeypatch.setattr(os, "pread", note)
+    house.artifacts.read(row, 1)
+    assert house.artifacts.glance(row.id, 1, used=False) is not None
+    assert [(act.operation, act.path) for act in acts if act] == [("read", house.artifacts.path(row.id))] * 2
+
+
 def test_verify_finds_what_is_damaged_unlisted_or_gone_and_mends_it(house: House) -> None:
     rows = {name: publish(house, name.encode(), key=digest(name)) for name in ("good", "damaged", "unlisted", "gone")}
     house.artifacts.path(rows["damaged"].id).write_bytes(b"junk")

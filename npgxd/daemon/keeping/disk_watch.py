@@ -71,12 +71,12 @@ class DiskWatch:
 
     def describe(self, now: float) -> dict[str, object]:
         """``disk`` in the status document."""
-        act = self._state.disk.under_way.longest()
+        act, told = self._state.disk.under_way.longest(), self._slow_since  # once: the thread may forget it meanwhile
         waits_s = 0.0 if act is None else max(0.0, now - act.since)
         slow = act is not None and waits_s >= SLOW_S
-        begun = self._slow_since if self._slow_since is not None else act.since if act is not None and slow else now
+        begun = told if told is not None else act.since if act is not None and slow else now
         return {
-            "slow": slow or self._slow_since is not None,
+            "slow": slow or told is not None,
             "slow_s": round(max(0.0, now - begun), 3),
             "waits_s": round(waits_s, 3),
             "waits_for": f"{act.operation} {act.path}" if act is not None and slow else "",
