@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npgxd.cli.ask import status_document
 from npgxd.cli.commands import Command
-from npgxd.cli.document import clean
+from npgxd.cli.document import Node, clean
 from npgxd.cli.exits import CONFIG_TABLE, Exit
 from npgxd.cli.page import Line, Tone, show
+from npgxd.errors import NpgxError
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +44,22 @@ def _run(options: argparse.Namespace) -> int:
         print(json.dumps({"schema": SCHEMA, "source": config.source, "keys": told}, indent=2))
         return Exit.OK
     show(_lines(config, told, show_origin=options.show_origin))
+    if options.config is None and (other := _daemons_own(config.source)):
+        print(f"npgxctl: {other}", file=sys.stderr)
     return Exit.OK
+
+
+def _daemons_own(source: str) -> str:
+    """What to type for the configuration of the daemon that answers here, where that is another one; empty where none answers."""
+    try:
+        daemon = Node(status_document(None)).node("daemon")
+    except NpgxError:
+        return ""
+    file = daemon.text("config", source)
+    if file == source:
+        return ""
+    asked = f": npgxctl config --config {shlex.quote(file)}" if Path(file).is_absolute() else ""
+    return f"this is not the configuration of the daemon that answers here (pid {daemon.text('pid')}), which has {file}{asked}"
 
 
 def _entries(config: Config, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:

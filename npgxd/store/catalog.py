@@ -88,7 +88,8 @@ class Catalog:
 
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        with self._disk.under_way.act("write", self._path):  # what is in its log goes into it
+            self._db.close()
 
     # ---- kernels -----------------------------------------------------------------------------------------------------
 

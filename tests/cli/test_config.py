@@ -71,3 +71,26 @@ def test_a_wrong_configuration_ends_with_78_and_says_where(tmp_path: Path, capsy
     assert caught.out == ""
     assert f"{wrong}: unknown key 'worker' in [compile]" in caught.err
     assert "  78  " in CONFIG_TABLE
+
+
+def test_where_another_daemon_answers_its_configuration_is_named_with_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = {"daemon": {"pid": 4711, "config": "/srv/my npgxd.toml"}}
+    monkeypatch.setattr("npgxd.cli.config.status_document", lambda _socket: running)
+    assert main(["config"]) == 0
+    told = capsys.readouterr().err
+    assert "not the configuration of the daemon that answers here (pid 4711)" in told
+    assert "npgxctl config --config '/srv/my npgxd.toml'" in told
+    assert main(["config", "--json"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_where_no_daemon_answers_or_it_has_this_configuration_nothing_more_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPGXD_SOCKET", str(tmp_path / "none.sock"))
+    assert main(["config"]) == 0
+    monkeypatch.setattr("npgxd.cli.config.status_document", lambda _socket: {"daemon": {"pid": 1, "config": "(defaults)"}})
+    assert main(["config"]) == 0
+    assert capsys.readouterr().err == ""

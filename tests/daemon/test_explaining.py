@@ -62,6 +62,13 @@ def test_a_kernel_that_is_there_is_explained_with_its_making_and_job(parts, fail
     assert told["jobs"][0]["outcome"] == "compiled"
 
 
+def test_a_kernel_is_found_by_its_id_too_as_verify_and_the_log_name_it(parts, failed) -> None:
+    key = key_of(failed, "MatMulV2")
+    name = parts.stores.kernels.find(key).id
+    assert name != key
+    assert {parts.explainer.explain(asked, None, 5.0)["key"] for asked in (name, name[:12], f"key:{name[:12]}")} == {key}
+
+
 def test_other_users_see_that_a_kernel_failed_and_why_and_nothing_of_whose_it_was(parts, failed) -> None:
     key = key_of(failed, "Add")
     told = parts.explainer.explain(key, OTHER.uid, 5.0)

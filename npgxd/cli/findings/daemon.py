@@ -47,7 +47,9 @@ def check(status: Node, environ: Mapping[str, str]) -> Iterator[Finding]:
         Grade.GOOD if serving else Grade.BAD,
         TOPIC,
         f"npgxd {daemon.text('version')}, pid {daemon.text('pid')}, up {duration(daemon.number('uptime_s'))}: {daemon.text('state')}",
-        "" if serving else "it is stopping, or cannot compile: systemctl status npgxd, and its log",
+        ""
+        if serving
+        else "it ends when what compiles has ended; systemctl start npgxd, or a rank at npgxd.socket, starts it again",
     )
     where = Path(daemon.text("socket"))
     user, system = [str(each.path) for each in look({**environ, "NPGXD_SOCKET": ""})], str(SYSTEM_RUNTIME_DIRECTORY)

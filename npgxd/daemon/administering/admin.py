@@ -88,7 +88,7 @@ class AdminPort:
             log.log(level, "administration: uid %d pid %d asks for %s", peer.uid, peer.pid, envelope.op)
             done = self._acts.do(message, envelope.frames, peer, self._clock())
         except NpgxError as error:
-            log.warning("administration: refused: %s", error)
+            log.info("administration: refused: %s", error)  # who asked is told, and nothing in the daemon needs a look
             self._send(identity, refusal_of(error), number)
         except Exception:  # one request's fault must not take the node's daemon down; it is logged whole and refused
             log.exception("internal error in an administrator's request")

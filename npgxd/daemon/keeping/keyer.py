@@ -217,6 +217,12 @@ class Keyer:
             self.moves += self.toolchain is not None
             self._look_again_at = now + max(MISSING_S, 10 * (time.monotonic() - begun))
 
+    def notice(self, now: float) -> None:
+        """For people and probes, who may ask every second: a toolchain that is gone, or is back, is noticed; what changed in it is not."""
+        if self.toolchain is not None and not self.toolchain.op_compiler.exists():
+            self.refresh(now)
+        self.find_if_missing(now)
+
     def parse(self, raw: Sequence[tuple[str, bytes]]) -> tuple[list[Record], list[Rejected]]:
         """Records as they came; a bad one is named with its reason, and the rest goes on."""
         return self._parser.parse(raw)

@@ -142,9 +142,13 @@ class Explainer:
             str(row[0]) for row in catalog.read("SELECT DISTINCT key FROM kernels WHERE key >= ? AND key < ?", (digits, end))
         }
         known |= {str(row[0]) for row in catalog.read("SELECT key FROM failed_keys WHERE key >= ? AND key < ?", (digits, end))}
+        stored = {
+            str(row[0]) for row in catalog.read("SELECT key FROM kernels WHERE id >= ? AND id < ?", (digits, end))
+        }  # verify's words
         if len(digits) == DIGITS:
             asked = any(digits in r.needs for r in self._coordinator.rounds.values())
-            return [digits] if known or asked else []
+            return [digits] if known or asked else sorted(stored)
+        known |= stored
         known |= {key for r in self._newest(uid) for key in r.needs if key.startswith(digits)}
         return sorted(known)
 

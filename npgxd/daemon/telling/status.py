@@ -35,7 +35,7 @@ MAX_SAID = 300
 
 
 class StatusPage:
-    """Assembles the document from the daemon's parts; changes nothing, but that a toolchain that is missing is looked for."""
+    """Assembles the document from the daemon's parts; changes nothing, but that a toolchain that went or came is noticed."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class StatusPage:
         if self._started is None:
             self._started = now
         self._progresses.clear()
-        self._keyer.find_if_missing(now)  # nobody else may: a probe waits for it, and no rank comes before the probe is content
+        self._keyer.notice(now)  # nobody else may: a probe waits for it, and no rank comes before the probe is content
         return {
             "schema": SCHEMA,
             "daemon": {
