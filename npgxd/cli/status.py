@@ -77,6 +77,7 @@ def page(document: object, *, now: float) -> list[Line]:
     root = Node(document)
     return [
         *daemon_page(document),
+        *_unreadable(root.text("problem", "")),
         *_disk(root.node("disk"), _published(root.node("workers"))),
         *_workers(root.node("workers")),
         _queue(root.node("queue"), _published(root.node("workers")), slow=root.node("disk").flag("slow")),
@@ -129,6 +130,11 @@ def _toolchain(toolchain: Node) -> list[Line]:
     if toolchain.flag("simulated"):
         return [Line("toolchain", text, Tone.NOTE, mark="SIMULATED")]
     return [Line("toolchain", text)]
+
+
+def _unreadable(problem: str) -> list[Line]:
+    """What the daemon cannot read of its state: other lines lack what it would have told."""
+    return [Line("state", f"{problem}; npgxctl doctor", Tone.BAD, mark="UNREADABLE")] if problem else []
 
 
 def _published(workers: Node) -> int:
@@ -199,6 +205,8 @@ def _queue(queue: Node, published: int, *, slow: bool) -> Line:
 
 
 def _kernels(kernels: Node) -> Line:
+    if not kernels:
+        return Line("kernels", "not known", Tone.NOTE)
     return Line(
         "kernels",
         f"{counted(kernels.count('count'), 'kernel')} ({size(kernels.number('bytes'))}), "
@@ -236,6 +244,8 @@ def _removal(removal: Node) -> list[Line]:
 
 
 def _cache(cache: Node) -> Line:
+    if not cache:
+        return Line("cache", "not known", Tone.NOTE)
     hits, compiled, failed = cache.count("hits"), cache.count("compiled"), cache.count("failed")
     asked = hits + compiled + failed
     rate = f"hit rate {hits / asked:.1%}" if asked else "nothing asked for yet"

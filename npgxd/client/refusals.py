@@ -19,6 +19,7 @@ _BY_REFUSAL = {
     "UNSUPPORTED_SOC": (ClientState.DISABLED, Reason.UNSUPPORTED_SOC),
     "TOOLCHAIN_MISMATCH": (ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH),
     "NO_SPACE": (ClientState.DEGRADED, Reason.NO_SPACE),
+    "STORE": (ClientState.DEGRADED, Reason.STORE_FAILED),
     "NOT_WRITABLE": (ClientState.DEGRADED, Reason.NOT_WRITABLE),
     "OP_LIBRARY": (ClientState.DEGRADED, Reason.OP_LIBRARY),
     "DRAINING": (ClientState.DEGRADED, Reason.DAEMON_DRAINING),

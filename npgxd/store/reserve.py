@@ -70,7 +70,7 @@ class Reserve:
     def _kept(self) -> int:
         try:
             return self._path.lstat().st_size
-        except FileNotFoundError:
+        except OSError:  # it is not there, or nobody can tell: the state directory is closed to its own user, say
             return 0
 
     def _free(self) -> int:

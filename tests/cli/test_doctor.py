@@ -134,6 +134,27 @@ def test_a_disk_with_less_room_than_the_configuration_wants_free_is_told_since_n
     assert ("nothing is compiled" in short.text, "npgxctl gc" in short.remedy) == (True, True)
 
 
+def test_directories_of_the_state_that_are_closed_to_the_daemons_own_user_are_told_with_the_command_that_opens_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "staging").mkdir(mode=0o700)
+    owner = tmp_path.stat().st_uid
+    document = {"daemon": {"state_dir": str(tmp_path), "uid": owner or 1}}
+    if owner:
+        assert Grade.BAD not in grades(list(node.check_state(Node(document))))
+        (tmp_path / "kernels").chmod(0o555)
+        bad = [found for found in node.check_state(Node(document)) if found.grade is Grade.BAD]
+        assert [found.remedy for found in bad] == [f"chmod u+rwx {tmp_path / 'kernels'}"]
+        assert "the mode of" in bad[0].text
+    document["daemon"]["uid"] = owner + 1
+    bad = [found for found in node.check_state(Node(document)) if found.grade is Grade.BAD]
+    assert f"belongs to uid {owner}, and the daemon is {owner + 1}" in bad[0].text
+    assert bad[0].remedy == f"chown {owner + 1} {tmp_path}"
+    document["daemon"]["uid"] = 0
+    assert Grade.BAD not in grades(list(node.check_state(Node(document))))
+
+
 def test_a_disk_that_does_not_answer_is_told_with_what_waits_and_what_to_look_at(tmp_path: Path) -> None:
     slow = {"slow": True, "slow_s": 130.0, "waits_s": 20.0, "waits_for": "fsync /a"}
     document = {"daemon": {"state_dir": str(tmp_path)}, "disk": slow}

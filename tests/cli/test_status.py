@@ -96,6 +96,13 @@ def test_a_run_that_gives_no_sign_of_life_is_shown_with_that_and_no_time_left_is
     assert f"queue      STALLED  {stalled}" in lines
 
 
+def test_what_the_daemon_cannot_read_of_its_state_is_told_and_is_not_shown_as_nothing(document):
+    document |= {"problem": "[Errno 13] Permission denied: '/s/views'", "kernels": {}, "cache": {}}
+    lines = plain(document).splitlines()
+    assert "state      UNREADABLE  [Errno 13] Permission denied: '/s/views'; npgxctl doctor" in lines
+    assert {"kernels    not known", "cache      not known"} <= set(lines)
+
+
 def test_a_disk_that_does_not_answer_is_told_with_the_compiled_kernels_that_wait_for_it(document):
     document["disk"] = {"slow": False, "slow_s": 0.0, "waits_s": 3.0, "waits_for": ""}
     assert "disk" not in plain(document)

@@ -166,6 +166,7 @@ def test_failures_are_named_in_the_outcome(client, fake):
         ("CANN_VERSION", ClientState.DEGRADED, Reason.CANN_VERSION),
         ("UNSUPPORTED_SOC", ClientState.DISABLED, Reason.UNSUPPORTED_SOC),
         ("TOOLCHAIN_MISMATCH", ClientState.DEGRADED, Reason.TOOLCHAIN_MISMATCH),
+        ("STORE", ClientState.DEGRADED, Reason.STORE_FAILED),
         ("NO_SPACE", ClientState.DEGRADED, Reason.NO_SPACE),
         ("TOO_LARGE", ClientState.DEGRADED, Reason.REFUSED),
         ("LIMIT", ClientState.DEGRADED, Reason.REFUSED),

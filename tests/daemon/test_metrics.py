@@ -169,3 +169,18 @@ def test_counters_and_histograms_survive_a_restart(parts: Parts) -> None:
     counters = parts.stores.all_counters()
     assert counters["compiled"] == 1
     assert COMPILE_RUN.buckets(counters)[-1][1] == 1
+
+
+def test_what_cannot_be_read_of_the_state_is_left_out_and_told_and_is_no_zero(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> dict[str, object]:
+        raise PermissionError(13, "Permission denied", "/s/views")
+
+    monkeypatch.setattr(parts.stores, "describe", closed)
+    status = StatusPage(parts.config, "0" * 32, parts.stores, parts.keyer, parts.sessions, parts.coordinator, parts.dispatcher)
+    told = status.document(0.0)
+    assert (told["kernels"], "Permission denied: '/s/views'" in str(told["problem"])) == ({}, True)
+    assert ("npgxd_kernels", ()) not in read(page(parts).text(0.0))
+    monkeypatch.undo()
+    assert (status.document(1.0)["problem"], one(parts, "npgxd_kernels")) == ("", 0)

@@ -11,6 +11,7 @@ import pytest
 from npgxd.errors import AlreadyRunning, StateRefused, StoreError
 from npgxd.store import state as state_module
 from npgxd.store.mounts import Mount, mount_of, parse_mountinfo
+from npgxd.store.reserve import SIZES, Reserve
 from npgxd.store.state import StateDirectory
 from tests.store.made import names
 
@@ -232,3 +233,13 @@ def test_what_is_damaged_is_set_aside_with_its_reason(tmp_path: Path) -> None:
         assert moved.with_name(f"{moved.name}.reason").read_text() == "it is garbage\n"
     state.close()
     assert len(names(state.quarantine)) == 4
+
+
+def test_a_state_directory_that_cannot_be_looked_into_has_no_reserve_and_is_no_fault(tmp_path: Path) -> None:
+    state = open_and_close(tmp_path / "state")
+    state.path = tmp_path / "file"
+    state.path.write_bytes(b"")  # whoever looks below it is told ENOTDIR, also as root
+    reserve = Reserve(state)
+    assert reserve.missing() == SIZES[0]
+    reserve.keep()
+    assert not reserve.give()

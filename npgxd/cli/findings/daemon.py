@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npgxd.cli.ask import status_document
 from npgxd.cli.document import Node, duration
-from npgxd.cli.findings import silent
+from npgxd.cli.findings import node, silent
 from npgxd.cli.findings._finding import Finding, Grade
 from npgxd.client.connection import DaemonSilent
 from npgxd.errors import NpgxError
@@ -72,6 +72,7 @@ def check_absent(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(Grade.BAD, "config", error.message, error.hint)
         return
     if config.state_dir.is_dir():
+        yield from node.closed(config.state_dir, os.geteuid())
         disk = os.statvfs(config.state_dir)
         if not disk.f_bavail:
             yield Finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ def check_state(status: Node) -> Iterator[Finding]:
     kind = f" ({mount.type})" if mount is not None else ""
     text = f"{place}{kind}: {size(status.node('kernels').number('bytes'))} of kernels, {size(free)} free"
     yield Finding(Grade.GOOD, "state", text)
+    if problem := status.text("problem", ""):
+        do = "where no mode is named below, the disk: dmesg; npgxctl verify says what is damaged"
+        yield Finding(Grade.BAD, "state", f"the daemon cannot read all of it: {problem}", do)
+    yield from closed(path, status.node("daemon").number("uid"))
     disk = status.node("disk")
     if disk.flag("slow"):
         waits = f", now at {disk.text('waits_for')} for {duration(disk.number('waits_s'))}" if disk.text("waits_for", "") else ""
@@ -79,6 +84,30 @@ def check_state(status: Node) -> Iterator[Finding]:
             f"{mount.point} is mounted noexec: run packages cannot be installed from it",
             f"mount -o remount,exec {mount.point}",
         )
+
+
+def closed(path: Path, uid: float | None) -> Iterator[Finding]:
+    """Directories of the state at ``path`` that the daemon's own user may not use."""
+    if not uid:  # root may, whatever their modes
+        return
+    try:
+        places = [path, *(each for each in sorted(path.iterdir()) if each.is_dir())]
+    except OSError:
+        places = [path]
+    for place in places:
+        found = place.stat()
+        if found.st_uid != uid:
+            yield Finding(
+                Grade.BAD,
+                "state",
+                f"{place} belongs to uid {found.st_uid}, and the daemon is {uid:.0f}",
+                f"chown {uid:.0f} {place}",
+            )
+        elif found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            mode = stat.S_IMODE(found.st_mode)
+            yield Finding(
+                Grade.BAD, "state", f"the mode of {place} is {mode:04o}: the daemon itself may not use it", f"chmod u+rwx {place}"
+            )
 
 
 def check_limits() -> Iterator[Finding]:

@@ -177,7 +177,8 @@ class Handlers:
             settled = self._coordinator.rounds.get(session.round)
             known = settled is not None and settled.result is not None and settled.result.reason == report.reason
             # What became of its round was logged when that was settled.
-            level = logging.DEBUG if known else logging.INFO
+            fresh = logging.WARNING if report.state is ClientState.DEGRADED else logging.INFO
+            level = logging.DEBUG if known else fresh
             log.log(level, "pid %d of job %s: %s(%s) %s", session.peer.pid, session.job, report.state, reason, detail)
         return messages.Done(), []
 

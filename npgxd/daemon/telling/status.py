@@ -57,6 +57,8 @@ class StatusPage:
         self._started: float | None = None
         self._progresses: dict[str, RoundProgress] = {}
         """Of the rounds in the document that is being made: each is told twice, of its round and of its rank."""
+        self._unreadable = ""
+        """What of the state could not be read for the document that is being made."""
         self.draining = False
         self.removal: Callable[[float], dict[str, object]] = lambda _now: {}
         self.library: Callable[[], dict[str, object]] = dict
@@ -76,7 +78,8 @@ class StatusPage:
             self._started = now
         self._progresses.clear()
         self._keyer.notice(now)  # nobody else may: a probe waits for it, and no rank comes before the probe is content
-        return {
+        self._unreadable = ""
+        document = {
             "schema": SCHEMA,
             "daemon": {
                 "version": __version__,
@@ -96,14 +99,15 @@ class StatusPage:
             "workers": self._dispatcher.describe(now),
             "queue": self._queue(now),
             "jobs": self._jobs(now),
-            "kernels": self._or(self._stores.describe, dict.fromkeys(("count", "bytes", "packages", "views", "leases"), 0)),
+            "kernels": self._or(self._stores.describe, {}),
             "removal": self._or(lambda: self.removal(now), {}),
             "op_library": self._or(self.library, {}),
-            "cache": self._or(self._stores.counters, dict.fromkeys(("hits", "compiled", "failed", "rounds", "records"), 0)),
+            "cache": self._or(self._stores.counters, {}),
             "artifacts": self._or(self.artifacts, {}),
             "failures": self._or(self._stores.failures, []),
             "churn": self._coordinator.churn.describe(),
         }
+        return {**document, "problem": self._unreadable}
 
     def _or(self, told: Callable[[], object], otherwise: object) -> object:
         """A store that cannot be read is one thing that people look at the status for: the rest of it is told all the same."""
@@ -111,6 +115,7 @@ class StatusPage:
             return told()
         except (StoreError, OSError) as error:
             log.error("for the status: %s", error)
+            self._unreadable = self._unreadable or str(error)
             return otherwise
 
     def started(self, now: float) -> None:
