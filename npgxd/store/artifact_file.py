@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.plain import open_plain, read_at
+from npgxd.store.plain import in_memory, open_plain, read_at
 from npgxd.wire.limits import ARTIFACT_PART_BYTES, MAX_ARTIFACT_BYTES
 
 if TYPE_CHECKING:
@@ -78,15 +78,21 @@ def read_facts(path: Path) -> ArtifactFacts:
     return facts
 
 
-def read_part(path: Path | str, facts: ArtifactFacts, number: int, *, known: Stat | None = None) -> tuple[bytes, Stat]:
+def read_part(
+    path: Path | str, facts: ArtifactFacts, number: int, *, known: Stat | None = None, at_hand: bool = False
+) -> tuple[bytes, Stat]:
     """One part of an entry's bytes, and the file's stat; StoreError if they are not those that were published.
 
     ``known``: the file's stat when this part was compared with its digest before; while that is the same it is not compared again.
+    ``at_hand``: StoreError, too, where the disk would have to be waited for.
     """
     start = number * ARTIFACT_PART_BYTES
+    count = min(ARTIFACT_PART_BYTES, facts.size - start)
     with open_plain(path) as fd:
         found = os.fstat(fd)
-        data = read_at(fd, path, min(ARTIFACT_PART_BYTES, facts.size - start), start)
+        if at_hand and not in_memory(fd, count, start):
+            raise StoreError(f"part {number} is on the disk alone", path=str(path))
+        data = read_at(fd, path, count, start)
     stat = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     if stat != known and hashlib.sha256(data).hexdigest() != facts.parts[number]:
         raise StoreError(f"part {number} has other bytes than were published", path=str(path))

@@ -150,9 +150,10 @@ class ArtifactStore:
         return data
 
     def glance(self, entry: str, part: int, *, used: bool) -> tuple[ArtifactRow, bytes] | None:
-        """As ``find`` and ``read``, for another thread: None where more is needed than what the owner of the store has read before.
+        """As ``find`` and ``read``, for another thread: None where that takes more than what the owner of the store has read before.
 
-        What is asked for is compared as ``read`` does it; with ``used`` the use is noted.
+        It takes more, too, where the system has the bytes no longer in memory, so that the disk would have to be waited for.  What is asked
+        for is compared as ``read`` does it; with ``used`` the use is noted.
         """
         row, before = self.rows.at_hand(entry), self._recent.get(entry)
         if row is None or before is None or row.digest != before.facts.digest:  # another entry by now
@@ -162,7 +163,7 @@ class ArtifactStore:
             if part not in before.checked:
                 return None
             try:
-                data, _ = self._part(before, part)
+                data, _ = self._part(before, part, at_hand=True)
             except StoreError:
                 return None
         if used:
@@ -173,9 +174,9 @@ class ArtifactStore:
         """Compare the entry's bytes with their digests again when they are read next."""
         self._recent.pop(row.id, None)
 
-    def _part(self, before: _Read, part: int) -> tuple[bytes, Stat]:
+    def _part(self, before: _Read, part: int, *, at_hand: bool = False) -> tuple[bytes, Stat]:
         with self._state.disk.under_way.act("read", Path(before.path)):
-            return read_part(before.path, before.facts, part, known=before.checked.get(part))
+            return read_part(before.path, before.facts, part, known=before.checked.get(part), at_hand=at_hand)
 
     def _read_before(self, row: ArtifactRow) -> _Read:
         known = self._recent.get(row.id)

@@ -81,6 +81,20 @@ def read_at(fd: int, path: Path | str, count: int, start: int) -> bytes:
         return os.pread(fd, count, start)
 
 
+def in_memory(fd: int, count: int, start: int) -> bool:
+    """Whether these bytes can be read without waiting for the disk (preadv2(2), RWF_NOWAIT); True where the file system cannot tell."""
+    piece = memoryview(bytearray(min(count, CHUNK)))
+    end = start + count
+    try:
+        return all(
+            os.preadv(fd, [piece[: end - at]], at, os.RWF_NOWAIT) == min(CHUNK, end - at) for at in range(start, end, CHUNK)
+        )
+    except BlockingIOError:
+        return False
+    except OSError:  # EOPNOTSUPP; anything else is told by the read itself
+        return True
+
+
 def tree_bytes(root: Path) -> int:
     """The bytes of a file, or of all files in a tree, as their sizes say; what cannot be looked at does not count."""
     total = 0

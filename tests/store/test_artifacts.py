@@ -151,6 +151,26 @@ def test_it_is_known_that_an_entry_is_being_read_also_at_a_glance(house: House, 
     assert [(act.operation, act.path) for act in acts if act] == [("read", house.artifacts.path(row.id))] * 2
 
 
+@pytest.mark.parametrize(("answer", "given"), [(BlockingIOError(), False), (10, False), (OSError(errno.EOPNOTSUPP, "no"), True)])
+def test_nobody_waits_for_the_disk_at_a_glance(
+    house: House, monkeypatch: pytest.MonkeyPatch, answer: OSError | int, given: bool
+) -> None:
+    def preadv(*_asked: object) -> int:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    row = publish(house, LARGE)
+    content(house)
+    for part in range(2):
+        found = house.artifacts.glance(row.id, part, used=False)
+        assert found is not None
+        assert found[1] == LARGE[part * ARTIFACT_PART_BYTES :][:ARTIFACT_PART_BYTES]
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert (house.artifacts.glance(row.id, 0, used=False) is not None) is given
+    assert house.artifacts.read(row, 0) == LARGE[:ARTIFACT_PART_BYTES], "who may wait is given it"
+
+
 def test_verify_finds_what_is_damaged_unlisted_or_gone_and_mends_it(house: House) -> None:
     rows = {name: publish(house, name.encode(), key=digest(name)) for name in ("good", "damaged", "unlisted", "gone")}
     house.artifacts.path(rows["damaged"].id).write_bytes(b"junk")
