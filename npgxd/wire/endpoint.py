@@ -6,6 +6,7 @@ and what was looked at can be told.  Search order: ``NPGXD_SOCKET`` (then nothin
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -187,6 +188,8 @@ def remedy(*problems: str) -> str:
     denied = [problem for problem in problems if problem.startswith(DENIED)]
     if any("group" in problem for problem in denied):
         return _DENIED_HINT
+    if any(problem.endswith("'s own") for problem in denied):
+        return "Start one of your own with 'npgxd --user', without NPGXD_SOCKET; or have the node's started by its unit"
     return "Start the daemon by its unit, in the group npgxd, or ask as root" if denied else _START_HINT
 
 
@@ -214,6 +217,14 @@ def _group_of(path: Path) -> str:
     return "npgxd"
 
 
+def _owner_alone(path: Path) -> int:
+    """The user, other than root, for whom alone the socket's directory is: `npgxd --user` makes it so; 0 where others may have a way."""
+    with contextlib.suppress(OSError):
+        found = path.parent.stat()
+        return 0 if found.st_mode & 0o077 else found.st_uid
+    return 0
+
+
 def _reason(error: OSError, path: Path) -> str:
     match error.errno:
         case errno.ENOENT:
@@ -221,6 +232,8 @@ def _reason(error: OSError, path: Path) -> str:
         case errno.ECONNREFUSED:
             return "nobody listens"
         case errno.EACCES | errno.EPERM:
+            if owner := _owner_alone(path):
+                return f"{DENIED}; it is uid {owner}'s own"
             group = _group_of(path)
             return f"{DENIED}; its users are in the group {group}" if group else f"{DENIED}; it is for root alone"
         case _:

@@ -162,11 +162,18 @@ def test_a_socket_that_is_not_for_us_says_who_may(listening, short):
 )
 def test_a_refused_connection_names_the_group_and_how_to_be_in_it(short, monkeypatch, gid, said, do):
     """Nobody is told to start a daemon that runs, nor to become a member of root's group."""
-    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_gid=gid))
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_gid=gid, st_uid=0, st_mode=0o40750))
     problem = endpoint._reason(PermissionError(13, "Permission denied"), short / "npgxd.sock")
     assert said in problem
     assert do in endpoint.remedy("not there", problem)
     assert "systemctl start npgxd" in endpoint.remedy("not there", "nobody listens")
+
+
+def test_a_daemon_that_somebody_has_for_themselves_is_no_matter_of_a_group(short, monkeypatch):
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_gid=54_321, st_uid=54_321, st_mode=0o40700))
+    problem = endpoint._reason(PermissionError(13, "Permission denied"), short / "npgxd.sock")
+    assert problem == "permission denied; it is uid 54321's own"
+    assert "npgxd --user" in endpoint.remedy(problem)
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
