@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_the_thread_looks_by_itself_and_ends(watched, clock, caplog, monkeypatch
             watch._thread.join(0.01)
     watch.close()
     assert not watch._thread.is_alive()
+
+
+@pytest.mark.parametrize(("passes_s", "told"), [(SLOW_S - 1.0, True), (3600.0, False)])
+def test_a_daemon_that_was_stopped_does_not_blame_the_disk(watched, clock, caplog, monkeypatch, passes_s, told) -> None:
+    class Passing(threading.Event):
+        turns = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            clock[0] += passes_s
+            self.turns += 1
+            return self.turns > 2
+
+    watch, under_way = watched
+    monkeypatch.setattr(watch, "_end", Passing())
+    with under_way.act("fsync", Path("/state/a")):
+        watch._work()
+    assert bool(caplog.records) is told
 
 
 def test_compiled_kernels_that_wait_for_the_disk_are_shown_as_such_and_not_as_being_compiled(parts) -> None:
