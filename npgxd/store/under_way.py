@@ -37,7 +37,7 @@ class UnderWay:
         try:
             yield
         finally:
-            del self._acts[thread]
+            self._acts.pop(thread, None)
 
     def longest(self) -> Act | None:
         """The one that was begun first; None if nothing is under way."""

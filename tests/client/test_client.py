@@ -304,3 +304,10 @@ def test_a_fault_of_the_client_itself_is_a_state_not_an_exception(client, fake, 
 
 def test_there_is_one_client_a_process():
     assert current() is current()
+
+
+def test_what_a_round_is_at_is_told_in_words_also_where_no_operator_is_compiled() -> None:
+    told = Progress("r", RoundState.COMPILING, records=4, unique=4, done=1, total=4, current=("Add", "Mul"))
+    assert told.at == "Add, Mul"
+    assert replace(told, current=()).at == "op_compiler"
+    assert "all is compiled" in replace(told, current=(), done=4).at
