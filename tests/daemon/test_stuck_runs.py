@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from npgxd.compile import Costs, JobProgress, KernelSeen
-from npgxd.daemon.compiling.stuck_runs import LOOK_S, StuckRuns
+from npgxd.daemon.compiling.stuck_runs import LATE_S, LOOK_S, StuckRuns
 from npgxd.daemon.demand.flights import Flights
 from npgxd.daemon.demand.tries import Try
+from npgxd.daemon.keeping.disk_watch import SLOW_S
+from npgxd.store.under_way import UnderWay
 from npgxd.wire.states import KeyOutcome
 from tests.daemon.fake_workers import FakeJob
 from tests.daemon.test_flights import need, waiter
@@ -45,6 +49,29 @@ def test_a_run_that_gives_no_sign_for_so_long_is_told_so_once_and_again_only_aft
     assert job.unstuck == ["it gave no sign of life for 300 s"]
     node.stuck.tick(2 * STALL_S)
     assert job.unstuck[1:] == ["it gave no sign of life for 600 s"]
+
+
+def test_a_daemon_that_was_away_takes_no_run_for_stuck_before_it_has_heard_it(node: Node) -> None:
+    """It was stopped, or waited for its own disk: what the runs told meanwhile is to be read first."""
+    job = node.start("run", "a", "b")
+    assert node.stuck.tick(1.0) == STALL_S
+    back = STALL_S + LATE_S + 1.0
+    assert node.stuck.tick(back) == back + STALL_S
+    assert job.unstuck == []
+    node.stuck.tick(back + STALL_S)
+    assert len(job.unstuck) == 1
+
+
+def test_while_the_disk_does_not_answer_no_run_is_taken_for_stuck(parts) -> None:
+    """op_compiler waits for it as everybody does, and its kernels are not to be remembered as too slow for that."""
+    excused: list[float] = []
+    parts.dispatcher._stuck.excuse = excused.append
+    parts.dispatcher.tick(1.0)
+    assert excused == []
+    parts.stores.state.disk.under_way = UnderWay(lambda: time.monotonic() - SLOW_S)
+    with parts.stores.state.disk.under_way.act("fsync", Path("a")):
+        parts.dispatcher.tick(2.0)
+    assert excused == [2.0]
 
 
 @pytest.mark.parametrize("sign", [JobProgress(1, 2, ("Add",), 1), JobProgress(0, 2, ("Add",), 2), JobProgress(0, 2, ("Mul",), 1)])
@@ -107,9 +134,9 @@ def test_kernels_of_a_run_that_hangs_at_another_are_published_long_before_its_de
     add, mul, matmul = taken.needs
     parts.coordinator.tick(1000.0)
     parts.drive(lambda: any(running.current == ("Mul",) for running in parts.dispatcher._running.values()))
-    (run,) = parts.dispatcher.describe(2000.0)["jobs"]
-    assert run["silent_s"] == 2000.0
-    parts.drive(lambda: {add, matmul} <= taken.settlements.keys(), now=2000.0)
+    (run,) = parts.dispatcher.describe(STALL_S)["jobs"]
+    assert run["silent_s"] == STALL_S
+    parts.drive(lambda: {add, matmul} <= taken.settlements.keys(), now=STALL_S)
     assert {str(taken.settlements[key].outcome) for key in (add, matmul)} == {"compiled"}
     (tried,) = parts.coordinator.flights.tries_of(mul)
     assert tried.outcome is KeyOutcome.TIMED_OUT

@@ -148,6 +148,8 @@ class Dispatcher:
     def tick(self, now: float) -> float:
         """Start what can be started and end what is overdue; when to look again (``inf``: only when something happens)."""
         self._pool.enforce(now)
+        if self._stores.disk_watch.slow:  # op_compiler writes to it, too
+            self._stuck.excuse(now)
         check = self._stuck.tick(now)
         self._publish(now)
         startable = not self.draining and not self._coordinator.entering  # a group is planned as a whole

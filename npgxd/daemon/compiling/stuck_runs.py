@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 STALL_FACTOR: Final = 3.0
 """No sign for so many times what the longest kernel is expected to take is longer than can be expected."""
+LATE_S: Final = 5.0
+"""Who looks so much later than they were to has been away: what runs told meanwhile may not have been read yet."""
 LOOK_S: Final = 1.0
 """Nobody waits for a stuck run: that is looked at again after this."""
 
@@ -46,6 +48,7 @@ class StuckRuns:
         self._flights = flights
         self.stall_s = stall_s
         self._watched: dict[str, _Watched] = {}
+        self._due = float("inf")
 
     def began(self, job: Job, keys: Iterable[str], now: float) -> None:
         """A run was started with these keys."""
@@ -78,8 +81,15 @@ class StuckRuns:
         watched = self._watched.get(job)
         return 0.0 if watched is None else now - watched.sign_at
 
+    def excuse(self, now: float) -> None:
+        """No run can be expected to have given a sign until now: the daemon was away, or the disk does not answer."""
+        for watched in self._watched.values():
+            watched.sign_at, watched.look_at = now, now + watched.patience_s
+
     def tick(self, now: float) -> float:
         """Have ended what hangs in runs that somebody waits for; when to look again (``inf``: nothing runs)."""
+        if now > self._due + LATE_S:
+            self.excuse(now)
         for name, watched in self._watched.items():
             if now < watched.look_at:
                 continue
@@ -90,7 +100,8 @@ class StuckRuns:
             why = f"it gave no sign of life for {now - watched.sign_at:.0f} s"
             log.warning("job %s is stuck: %s; what hangs in it is ended", name, why)
             watched.job.unstick(why)
-        return min((watched.look_at for watched in self._watched.values()), default=float("inf"))
+        self._due = min((watched.look_at for watched in self._watched.values()), default=float("inf"))
+        return self._due
 
     def _is_awaited(self, watched: _Watched) -> bool:
         """Whether somebody waits for its slots, or a process for its kernels."""

@@ -69,6 +69,12 @@ class DiskWatch:
             )
             self._slow_since = None
 
+    @property
+    def slow(self) -> bool:
+        """Whether it does not answer, or did not a short while ago."""
+        act = self._state.disk.under_way.longest()
+        return self._slow_since is not None or (act is not None and self._clock() - act.since >= SLOW_S)
+
     def describe(self, now: float) -> dict[str, object]:
         """``disk`` in the status document."""
         act, told = self._state.disk.under_way.longest(), self._slow_since  # once: the thread may forget it meanwhile
