@@ -66,6 +66,11 @@ class StoreError(NpgxError):
         """Whether the disk was full, or its owner's quota."""
         return self.data.get("errno") in {errno.ENOSPC, errno.EDQUOT}
 
+    @property
+    def no_means(self) -> bool:
+        """Whether descriptors or memory were lacking to look at it: that says nothing of what lies there."""
+        return self.data.get("errno") in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
 
 class ToolchainError(NpgxError):
     """No usable CANN toolchain: not found, incomplete, or of a version or SoC that is not supported."""

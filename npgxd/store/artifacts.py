@@ -130,11 +130,11 @@ class ArtifactStore:
         return self.rows.get(artifact_id(scope, key))
 
     def facts(self, row: ArtifactRow) -> ArtifactFacts:
-        """What an entry's file says of it; StoreError if that is damaged or gone, and then the entry is set aside."""
+        """What an entry's file says of it; StoreError if it cannot be read, and where it is damaged or gone it is set aside."""
         return self._read_before(row).facts
 
     def read(self, row: ArtifactRow, part: int) -> bytes:
-        """One part of an entry, checked; StoreError if it is damaged or gone, and then the entry is set aside."""
+        """One part of an entry, checked; StoreError if it cannot be read, and where it is damaged or gone it is set aside."""
         before = self._read_before(row)
         if not part:
             self.rows.touch(row.id)
@@ -143,7 +143,7 @@ class ArtifactStore:
         try:
             data, before.checked[part] = self._part(before, part)
         except StoreError as error:
-            self.set_aside(row.id, error.message)
+            self._judge(row, error)
             raise
         if before.facts.size <= _SMALL:
             before.whole = data
@@ -174,6 +174,12 @@ class ArtifactStore:
         """Compare the entry's bytes with their digests again when they are read next."""
         self._recent.pop(row.id, None)
 
+    def _judge(self, row: ArtifactRow, error: StoreError) -> None:
+        if error.no_means:
+            log.error("compile-cache entry %s cannot be read now, and stays: %s", row.key[:16], error)
+        else:
+            self.set_aside(row.id, error.message)
+
     def _part(self, before: _Read, part: int, *, at_hand: bool = False) -> tuple[bytes, Stat]:
         with self._state.disk.under_way.act("read", Path(before.path)):
             return read_part(before.path, before.facts, part, known=before.checked.get(part), at_hand=at_hand)
@@ -185,7 +191,7 @@ class ArtifactStore:
             try:
                 known = self._recent[row.id] = _Read(os.fspath(path), read_facts(path))
             except StoreError as error:
-                self.set_aside(row.id, error.message)
+                self._judge(row, error)
                 raise
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)

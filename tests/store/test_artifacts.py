@@ -136,6 +136,20 @@ def test_an_entry_that_the_disk_cannot_give_is_set_aside_and_not_given_at_a_glan
     assert house.artifacts.find("1000", KEY) is None
 
 
+def test_an_entry_that_there_is_no_descriptor_for_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_asked: object, **_options: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    publish(house, LARGE)
+    for _ in range(2):  # also one of which nothing was read before
+        monkeypatch.setattr(os, "open", fail)
+        with pytest.raises(StoreError, match="Too many open files"):
+            content(house)
+        monkeypatch.undo()
+        assert content(house) == LARGE
+    assert not names(house.state.quarantine)
+
+
 def test_it_is_known_that_an_entry_is_being_read_also_at_a_glance(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     acts, pread = [], os.pread
 

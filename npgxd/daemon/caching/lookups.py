@@ -115,7 +115,7 @@ class Lookups:
             try:
                 first = self._store.read(row, 0)
             except StoreError:
-                continue  # it was set aside, and the log says why
+                continue  # the log says why
             self._stores.tally(artifact_hits=1)
             return hit(row, lookup.ticket), [first]
         entry = artifact_id(self.scopes.of(session), lookup.key)
