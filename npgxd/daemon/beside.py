@@ -69,7 +69,7 @@ class Beside:
                 act()
             except (NpgxError, OSError) as error:
                 log.warning("%s cannot be removed now: %s", what, error)
-            except Exception:  # a fault of ours there is no end of the thread
+            except Exception:  # a fault of ours there must not end the thread
                 log.exception("internal error beside the loop, at %s", what)
 
         self._put(self._later, told)

@@ -32,6 +32,7 @@ class Meddling(NoSync):
     """Calls ``meddle`` right before the ``at``-th act; what that raises is what the disk says."""
 
     def __init__(self, at: int, meddle: Callable[[str, Path], None]) -> None:
+        super().__init__()
         self.at = at
         self.meddle = meddle
         self.acts = 0
