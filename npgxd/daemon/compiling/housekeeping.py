@@ -150,6 +150,7 @@ class Housekeeping:
         if self._task is not None:
             self._task.stop()
             self._task = None
+            self._stores.reserve.keep()  # a pass has given it back, and the next start may need it
 
     # ---- for the status document -------------------------------------------------------------------------------------
 
