@@ -50,7 +50,7 @@ SERVE_S: Final = 0.002
 SWITCH_S: Final = 0.00005
 """For so long the interpreter lets the loop compute before this thread has its turn (``sys.setswitchinterval``)."""
 YIELD_S: Final = 0.00002
-"""The loop waits for the lock: it has it after one or two of these."""
+"""The other thread waits for the lock: it has it after one or two of these."""
 FAULT_S: Final = 1.0
 """After a fault of ours, so long until it goes on."""
 LOUD_S: Final = 60.0
@@ -106,6 +106,8 @@ class Front:
         """For the sockets, the connections and what waits."""
         self._wanted = False
         """Whether the loop waits for the lock."""
+        self._waits = False
+        """Whether the thread does."""
         self._turns: Turns[Came] = Turns()
         """What the loop is to answer."""
         self._quick: Turns[Came] = Turns()
@@ -191,6 +193,8 @@ class Front:
 
     @contextlib.contextmanager
     def _for_the_loop(self) -> Iterator[None]:
+        if self._waits:  # the lock is free, and would be this thread's again before the other one has woken up
+            time.sleep(YIELD_S)
         self._wanted = True
         with self._lock:
             self._wanted = False
@@ -227,10 +231,12 @@ class Front:
 
     @contextlib.contextmanager
     def _beside_the_loop(self) -> Iterator[None]:
-        while self._wanted:  # a lock goes to whoever is faster, and this thread would always be
+        while self._wanted:  # a lock goes to whoever is faster
             time.sleep(YIELD_S)
+        self._waits = True
         try:
             with self._lock:
+                self._waits = False
                 yield
         finally:
             if self._turns or self._notices:
