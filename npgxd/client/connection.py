@@ -90,6 +90,11 @@ class Connection:
         """Close at once; what was not sent is dropped."""
         self._socket.close(linger=0)
 
+    def __del__(self) -> None:
+        """Nobody has it any more: a thread of a client that is gone may have made it last. In a forked child pyzmq leaves it alone."""
+        if hasattr(self, "_socket"):  # not where nobody listened
+            self.close()
+
     def request(self, message: Message, frames: Sequence[bytes] = (), *, timeout_s: float) -> Reply:
         """Send a request and wait for its reply.
 

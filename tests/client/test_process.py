@@ -202,6 +202,34 @@ def test_a_forked_child_has_its_own_connection_and_leaves_its_parents_alone(envi
     ]
 
 
+def test_a_connection_that_was_made_again_after_the_close_goes_with_its_client(environ, fake):
+    """As the last report of a round that is followed in the background makes it."""
+    fake()
+    done = python(
+        """
+        import gc, os, time
+        from npgxd.client import Client
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+        client = Client()
+        client.welcome()
+        connected = descriptors()
+        client.close()
+        client.welcome()
+        del client
+        gc.collect()
+        until = time.monotonic() + 30
+        while descriptors() >= connected:  # libzmq's threads close them
+            assert time.monotonic() < until, os.listdir("/proc/self/fd")
+            time.sleep(0.01)
+        ends_with_one = Client()
+        ends_with_one.welcome()
+        """,
+        **environ,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_child_forked_while_another_thread_waits_for_the_daemon_is_not_locked_out(environ, fake):
     fake(script=lambda message: SILENT if isinstance(message, m.Report) and message.graph == "silence" else None)
     done = python(
