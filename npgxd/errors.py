@@ -8,7 +8,10 @@ terminal, a log line and a wire reply can each show it in their own way.  ``code
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
+from typing import ClassVar, Final
+
+NO_MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the system says where it, or this process, has no descriptor or no memory left just now."""
 
 
 class NpgxError(Exception):
@@ -69,7 +72,7 @@ class StoreError(NpgxError):
     @property
     def no_means(self) -> bool:
         """Whether descriptors or memory were lacking to look at it: that says nothing of what lies there."""
-        return self.data.get("errno") in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+        return self.data.get("errno") in NO_MEANS
 
 
 class ToolchainError(NpgxError):

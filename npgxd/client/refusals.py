@@ -92,7 +92,13 @@ def settled_outcome(settled: RoundProgress, fetched: Fetched) -> Outcome:
 
 def _told(settled: RoundProgress, result: RoundResult) -> tuple[str, str]:
     match result.reason:
-        case Reason.COMPILE_FAILED | Reason.NO_SPACE | Reason.STORE_FAILED if result.failures:
+        case Reason.STORE_FAILED if result.failures:
+            return (
+                f"{max(result.failed, len(result.failures))} of {counted(settled.unique, 'kernel')} could not be read or kept: "
+                + _first(result.failures),
+                "these operators run with dynamic kernels; once the cause is gone, the next process that asks for them has them",
+            )
+        case Reason.COMPILE_FAILED | Reason.NO_SPACE if result.failures:
             return (
                 f"{max(result.failed, len(result.failures))} of {counted(settled.unique, 'kernel')} could not be compiled: "
                 + _first(result.failures),

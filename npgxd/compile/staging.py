@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from npgxd.compile.job import MadeKernel, MadePackage
 from npgxd.errors import StoreError
 from npgxd.store.disk import DISK
-from npgxd.store.kernels import MadeFile, stage_kernel
 from npgxd.store.manifest import Making, ManifestEntry, Origin
+from npgxd.store.staging import MadeFile, stage_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

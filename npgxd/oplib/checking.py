@@ -80,7 +80,10 @@ class Checking:
     artifacts: ArtifactStore
 
     def check(self, *, repair: bool) -> Steps[Findings]:
-        """Look at everything. With ``repair``: quarantine what is damaged, drop stale rows, adopt what is unlisted, drop bad views."""
+        """Look at everything. With ``repair``: quarantine what is damaged, drop stale rows, adopt what is unlisted, drop bad views.
+
+        StoreError where there are no descriptors or no memory left to look: that is no word against what is there.
+        """
         found = Findings(repair)
         if repair:
             self.leases.release_dead()
@@ -175,6 +178,8 @@ class Checking:
                 if told != (member.sha256, member.size):
                     return f"{member.name} has other bytes than its manifest says"
         except StoreError as error:
+            if error.no_means:
+                raise
             return error.message
         return ""
 
@@ -187,6 +192,8 @@ class Checking:
             try:
                 told, size = yield from digest_slowly(path, "packages")
             except StoreError as error:
+                if error.no_means:
+                    raise
                 if not os.path.lexists(path):
                     continue  # removed meanwhile
                 told, size = error.message, 0

@@ -54,5 +54,7 @@ def _problem(path: Path, found: Findings) -> Generator[Step, None, str]:
             found.bytes += len(read_part(path, facts, part)[0])
             yield Step(_WHAT, found.artifacts, 0)
     except StoreError as error:
+        if error.no_means:
+            raise
         return error.message
     return ""

@@ -35,7 +35,7 @@ class Pin:
 
 
 class Pins:
-    """All pins of a state directory."""
+    """All pins of a state directory. StoreError if one cannot be read now, for want of descriptors or memory."""
 
     def __init__(self, state: StateDirectory) -> None:
         self._state = state
@@ -55,6 +55,8 @@ class Pins:
                     raise StoreError("it is another pin's")
                 self._pins[pin.name] = pin
             except StoreError as error:
+                if error.no_means:
+                    raise
                 self.problems.append(f"pins/{path.name}: {error.message}")
                 state.set_aside(path, f"not a pin: {error.message}")
 
@@ -88,7 +90,9 @@ class Pins:
             try:
                 if _parse(read_plain(self._path(name), _MAX_BYTES)) != pin:
                     found.append(name)
-            except StoreError:
+            except StoreError as error:
+                if error.no_means:
+                    raise
                 found.append(name)
         return found
 

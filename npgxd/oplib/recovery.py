@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from npgxd.errors import StoreError
+from npgxd.errors import NO_MEANS, StoreError
 from npgxd.store.disk import TEMPORARY_PREFIX
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class Recovery:
 def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
     """Drop everything that is not published and everything that nobody holds, and adopt what is published and not listed.
 
-    Needs the instance lock, and that no worker of an earlier life is left; safe to repeat.  Nothing that is found stops it.
+    Needs the instance lock, and that no worker of an earlier life is left; safe to repeat.  Nothing that is found stops it; where there is no
+    descriptor or no memory left to look, that is raised: a kernel that is taken for missing would be compiled again.
     """
     problems: list[str] = []
 
@@ -54,6 +55,8 @@ def recover(state: StateDirectory, views: Views, leases: Leases) -> Recovery:
         try:
             act()
         except (StoreError, OSError) as error:
+            if (error.data.get("errno") if isinstance(error, StoreError) else error.errno) in NO_MEANS:
+                raise
             problems.append(f"{what}: {error}")
             return False
         return True

@@ -115,7 +115,10 @@ class SharedRoot:
 
     def intact(self, kernels: Iterable[str] = ()) -> bool:
         """Whether marker and index are as the last ``sync`` left them, and the files of these kernels, by their stats."""
-        return bool(self._marker) and self._same_root() and not self._total.changed() and self._files.untouched(kernels)
+        try:
+            return bool(self._marker) and self._same_root() and not self._total.changed() and self._files.untouched(kernels)
+        except StoreError:  # for want of means: whoever syncs is told
+            return False
 
     def earlier(self, manifest: KernelManifest, since: float) -> str:
         """What a process that started at ``since`` (seconds since boot) may have loaded instead of this kernel; "" if nothing.
@@ -278,7 +281,9 @@ class SharedRoot:
     def _read_marker(self) -> str:
         try:
             text = read_plain(self._ai_core / MARKER, 100).decode(errors="replace").strip()
-        except StoreError:
+        except StoreError as error:
+            if error.no_means:
+                raise
             return ""
         return text if _MARKER_TEXT.fullmatch(text) else ""
 

@@ -76,7 +76,9 @@ class KernelFiles:
             if known is None or seen is None or known[0] != seen:
                 try:
                     known = seen, digest_plain(Path(path))[0]
-                except StoreError:
+                except StoreError as error:
+                    if error.no_means:
+                        raise
                     return None
                 self._others[path] = known
             found.append(known[1])
@@ -97,7 +99,10 @@ class KernelFiles:
         self._seen = {kernel: files for kernel, files in self._seen.items() if kernel in kept}
 
     def damaged(self, manifests: Mapping[str, KernelManifest]) -> set[str]:
-        """Of the kernels that are looked after, those with a file that is gone or has other bytes; only changed files are read."""
+        """Of the kernels that are looked after, those with a file that is gone or has other bytes; only changed files are read.
+
+        StoreError if that cannot be told now, for want of descriptors or memory: nothing counts as damaged for that.
+        """
         found = {kernel for kernel, files in self._borrowed.items() if self._changed(files)}
         for kernel, files in self._seen.items():
             if not self._changed(files):
@@ -135,7 +140,9 @@ class KernelFiles:
         place = self._ai_core / place_of(manifest)
         try:
             return all(digest_plain(place / m.name) == (m.sha256, m.size) for m in manifest.members)
-        except StoreError:
+        except StoreError as error:
+            if error.no_means:
+                raise
             return False
 
     def _attempt(self, manifest: KernelManifest, failed: dict[str, str], act: Callable[[KernelManifest], None]) -> None:
@@ -176,7 +183,9 @@ class KernelFiles:
             target = path / member.name
             try:
                 whole = digest_plain(target) == (member.sha256, member.size)
-            except StoreError:
+            except StoreError as error:
+                if error.no_means:
+                    raise
                 whole = False
             if not whole:
                 content = read_plain(self._source(manifest.id) / member.name, MAX_KERNEL_FILE)

@@ -144,4 +144,6 @@ class Past:
             self._root, self._before = str(said["root"]), before
             self._hurt = {str(lease): str(text) for lease, text in said["hurt"].items()}
         except (StoreError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, StoreError) and error.no_means:
+                raise
             log.debug("nothing is known of the op library's past: %s", error)

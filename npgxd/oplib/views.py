@@ -200,6 +200,8 @@ class Views:
             if read_plain(self._config(digest, chosen) / INDEX_NAME, MAX_INDEX_BYTES) != build_index(entries):
                 return "its index is not the one that was written"
         except (StoreError, IndexError) as error:
+            if isinstance(error, StoreError) and error.no_means:
+                raise
             return str(error)
         return ""
 
@@ -278,7 +280,9 @@ class Views:
                         return False
                 if not at % self.step_files:
                     yield Step("view", at, len(chosen))
-        except StoreError:
+        except StoreError as error:
+            if error.no_means:
+                raise
             return False
         if not os.path.lexists(self.path(digest)):
             return False

@@ -116,6 +116,8 @@ class ArtifactStore:
         try:
             there = read_facts(final)
         except StoreError as error:
+            if error.no_means:
+                raise
             self.set_aside(facts.id, error.message)
             disk.publish(staged.path, final)
             return facts
@@ -246,6 +248,8 @@ class ArtifactStore:
             try:
                 found.append(ArtifactRow.of(read_facts(there[entry])))
             except StoreError as error:
+                if error.no_means:
+                    raise
                 self._state.set_aside(there[entry], f"not a compile-cache entry: {error.message}")
         for shelf in sorted({self.path(row.id).parent for row in found}):
             self._state.disk.fsync_directory(shelf)  # they were renamed; whether that reached the disk nobody can tell

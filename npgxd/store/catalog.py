@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.disk import DISK, Disk
+from npgxd.store.disk import DISK, Disk, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +30,12 @@ _FULL: Final = frozenset(
     {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC}
 )
 """What SQLite calls it when there is no room for the catalog's log, or for the index of that log (sqlite.org/rescode.html)."""
-_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, *_FULL})
+_SCARCE: Final = frozenset({sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP})
+"""What it calls it when there is no memory; for want of descriptors it has no word of its own."""
+_PASSING: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, *_FULL, *_SCARCE})
 """Troubles at opening that say nothing about the file: it is not made anew for them."""
+_DESCRIPTORS: Final = 4
+"""SQLite opens the file, its log, the index of that, and the directory."""
 _TABLES = """
 CREATE TABLE kernels(
   sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, key TEXT NOT NULL, op_type TEXT NOT NULL,
@@ -76,7 +80,8 @@ class Catalog:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", None) in _PASSING:
-                raise _trouble("open", path, error, hint="free space on its disk, and end what locks it") from error
+                raise _trouble("open", path, error, hint="free space on its disk, or memory, and end what locks it") from error
+            _check_means(path)
             log.warning("the catalog %s cannot be used (%s): it is made anew from the kernels", path, error)
             self._set_aside()
             try:
@@ -247,6 +252,13 @@ class Catalog:
         finally:
             if not durable and not self._db.in_transaction:
                 self._db.execute("PRAGMA synchronous=FULL")
+
+
+def _check_means(path: Path) -> None:
+    """StoreError where there are no descriptors left to open the catalog with: then nothing is known of it."""
+    with contextlib.ExitStack() as opened, explained("open", path):
+        for _ in range(_DESCRIPTORS):
+            opened.callback(os.close, os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _trouble(act: str, path: Path, error: sqlite3.Error, *, hint: str) -> StoreError:

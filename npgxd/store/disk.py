@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from npgxd.errors import StoreError
-from npgxd.store.plain import chunks, open_plain
+from npgxd.store.plain import SCARCE, chunks, open_plain
 from npgxd.store.under_way import UnderWay
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ _HINTS: Final = {
     errno.EACCES: "Give the daemon's user write access to it, or set another state_dir",
     errno.EPERM: "Give the daemon's user write access to it, or set another state_dir",
     errno.EIO: "The disk reports an input/output error: look into the kernel log, and do not trust this disk",
-    errno.EMFILE: "The daemon is out of file descriptors: raise LimitNOFILE",
     errno.ENAMETOOLONG: "Use a shorter state_dir",
+    **SCARCE,
 }
 _DEEP: Final = 64
 """Directories within each other that are held open at once."""

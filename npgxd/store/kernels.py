@@ -1,4 +1,4 @@
-"""Kernels: staged by workers, published by the daemon, found by key, checked by digest.
+"""Kernels: staged by workers (``staging``), published by the daemon, found by key, checked by digest.
 
 Publishing order: stage -> manifest -> fsync the tree -> one rename -> fsync the parent -> catalog.
 """
@@ -15,21 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npgxd.errors import StoreError
 from npgxd.store.catalog import Catalog, KernelRow
-from npgxd.store.disk import DISK, Disk
-from npgxd.store.index import check_stem
-from npgxd.store.manifest import (
-    MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
-    KernelManifest,
-    Making,
-    ManifestEntry,
-    Member,
-    Origin,
-    parse_manifest,
-)
+from npgxd.store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, KernelManifest, parse_manifest
 from npgxd.store.plain import digest_plain, read_plain
 from npgxd.store.uses import Uses
 from npgxd.store.waits import at_once
+from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,21 +38,22 @@ SHELF_DIGITS = 2
 """A kernel's directory lies in one named by the first digits of its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeFile:
-    """One kernel file as a compiler left it: an index entry with its two files, below ``beneath``."""
-
-    entry: ManifestEntry
-    object: Path
-    description: Path
-    beneath: Path
-
-
 class Staged(NamedTuple):
     """A kernel that is ready to be shown: where it lies in staging, and its manifest as it is there."""
 
     path: Path
     manifest: KernelManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is under the keys that were asked for.
+
+    ``unread``: keys whose kernel may be as good as ever, but cannot be looked at now, for want of descriptors or memory.
+    """
+
+    kernels: Mapping[str, KernelManifest]
+    unread: Mapping[str, StoreError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +63,6 @@ class Reconciled:
     adopted: int
     forgotten: int
     problems: tuple[str, ...]
-
-
-def stage_kernel(
-    target: Path, origin: Origin, making: Making, files: Sequence[MadeFile], *, disk: Disk = DISK, durable: bool = True
-) -> KernelManifest:
-    """Copy a kernel's files into the new directory ``target`` with their manifest, all of it on the disk on return.
-
-    Only plain files are taken, through no link.  Called in a worker process; one that stages many kernels leaves ``durable`` off
-    and ends with one ``disk.fsync_tree`` over all of them, which is many times faster.
-    """
-    disk.make_directory(target)
-    members: list[Member] = []
-    for made in sorted(files, key=lambda made: made.entry.stem):
-        stem = check_stem(made.entry.stem)
-        for suffix, source in ((".json", made.description), (".o", made.object)):
-            digest, size = disk.copy_file(source, target / f"{stem}{suffix}", beneath=made.beneath, durable=False)
-            members.append(Member(f"{stem}{suffix}", digest, size))
-    entries = tuple(sorted((made.entry for made in files), key=lambda entry: entry.stem))
-    manifest = parse_manifest(KernelManifest(origin, tuple(members), entries, making).to_json())
-    disk.write_file(target / MANIFEST_NAME, manifest.to_json(), durable=False)
-    if durable:
-        disk.fsync_tree(target)
-        disk.fsync_directory(target.parent)
-    return manifest
 
 
 class KernelStore:
@@ -232,27 +199,51 @@ class KernelStore:
                     self._catalog.add_package(digest, name, there[digest].lstat().st_size)
 
     def find(self, key: str) -> KernelManifest | None:
-        """The kernel that answers ``key``, verified; None if there is none."""
+        """The kernel that answers ``key``, verified; None if there is none. StoreError as for ``find_many``."""
         return self.find_many([key]).get(key)
 
     def find_many(self, keys: Sequence[str]) -> Mapping[str, KernelManifest]:
-        """Those of ``keys`` that are present, with their kernels. A damaged one is set aside, and is missing from now on."""
+        """Those of ``keys`` that are present, with their kernels; StoreError if one is there and cannot be looked at now."""
+        found = self.look_up(keys)
+        for error in found.unread.values():
+            raise error
+        return found.kernels
+
+    def look_up(self, keys: Sequence[str]) -> Found:
+        """Those of ``keys`` that are present, with their kernels. A damaged one is set aside, and is missing from now on.
+
+        One that cannot be looked at for want of means is neither present nor missing: nobody is to compile it again.
+        """
         found: dict[str, KernelManifest] = {}
+        unread: dict[str, StoreError] = {}
+        used: list[str] = []
         asked = keys
         while asked:
             again: list[str] = []
             for key, kernel in self._catalog.kernel_ids(asked).items():
-                manifest = self._serve(kernel)
-                if manifest is not None:
-                    found[key] = manifest
+                try:
+                    manifest = self._serve(kernel)
+                except StoreError as error:
+                    if not error.no_means:
+                        raise
+                    unread[key] = error
                 else:
-                    again.append(key)  # the damaged kernel is no longer listed; an older one of the key may be
+                    if manifest is None:
+                        again.append(key)  # the damaged kernel is no longer listed; an older one of the key may be
+                        continue
+                    found[key] = manifest
+                used.append(kernel)
             asked = again
-        self.uses.touch([manifest.id for manifest in found.values()])
-        return found
+        self.uses.touch(used)
+        if unread:
+            log.error("%s cannot be read now, and stay: %s", counted(len(unread), "kernel"), next(iter(unread.values())))
+        return Found(found, unread)
 
     def get(self, kernel: str) -> KernelManifest:
-        """A kernel by id; StoreError if it is not there any more. One that was found lately is not looked for again."""
+        """A kernel by id; StoreError if it is not there any more, or cannot be looked at now.
+
+        One that was found lately is not looked for again.
+        """
         manifest = self._recent.get(kernel) or self._serve(kernel)
         if manifest is None:
             raise StoreError(f"kernel {kernel[:16]} is gone or damaged", hint="submit the round again; it is compiled anew")
@@ -296,7 +287,10 @@ class KernelStore:
         self._set_aside(kernel, error)
 
     def recheck(self, kernel: str) -> bool:
-        """Whether a kernel still has the bytes of its manifest; one that has not is set aside, and is missing from now on."""
+        """Whether a kernel still has the bytes of its manifest; one that has not is set aside, and is missing from now on.
+
+        StoreError if that cannot be told now.
+        """
         try:
             self.verify(kernel)
         except StoreError as error:
@@ -305,6 +299,7 @@ class KernelStore:
         return True
 
     def _serve(self, kernel: str) -> KernelManifest | None:
+        """A listed kernel; None: it was damaged, and is set aside. StoreError if that cannot be told now."""
         manifest = self._recent.get(kernel)
         try:
             # As text: this is asked for every kernel of every round.
@@ -338,7 +333,12 @@ class KernelStore:
         self._recent.pop(manifest.id, None)
 
     def _set_aside(self, kernel: str, error: StoreError) -> None:
-        """Quarantine what is left of a damaged kernel, and forget it, so that it is compiled again."""
+        """Quarantine what is left of a damaged kernel, and forget it, so that it is compiled again.
+
+        Raises ``error`` itself where that says nothing of the kernel: it stays.
+        """
+        if error.no_means:
+            raise error
         log.error("kernel %s is damaged and is compiled again when it is needed: %s", kernel[:16], error)
         self._catalog.drop_kernel(kernel)
         self._verified.discard(kernel)
@@ -388,6 +388,8 @@ def _read_row(directory: Path) -> KernelRow | None:
     try:
         manifest = parse_manifest(read_plain(directory / MANIFEST_NAME, MAX_MANIFEST_BYTES))
     except StoreError as error:
+        if error.no_means:
+            raise
         log.warning("%s is not a kernel: %s", directory, error)
         return None
     if manifest.id != directory.name:

@@ -132,5 +132,7 @@ def _plan(place: Path) -> tuple[int, list[str]] | None:
         said = json.loads(read_plain(place / _PLAN, _MAX_PLAN))
         return int(said["to"]), [str(name) for name in said["gone"]]
     except (StoreError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, StoreError) and error.no_means:
+            raise
         log.warning("%s is of no use: %s", place / _PLAN, error)
         return None  # it is on the disk before FORMAT is: what cannot be read was never needed

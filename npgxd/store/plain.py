@@ -6,6 +6,7 @@ links, looks at what was opened rather than at its name, and raises StoreError f
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK: Final = 1024 * 1024
+SCARCE: Final = {
+    errno.EMFILE: "The daemon is out of file descriptors: raise LimitNOFILE",
+    errno.ENFILE: "The system is out of file descriptors: raise fs.file-max, or end what holds so many",
+    errno.ENOMEM: "There is no memory for it: raise the daemon's MemoryMax, or end what takes so much",
+}
+"""What to do where the means to look at a file are lacking."""
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -136,4 +143,6 @@ def _told_of(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", path=str(path), errno=error.errno) from error
+        raise StoreError(
+            f"cannot read {path}: {error.strerror}", hint=SCARCE.get(error.errno or 0, ""), path=str(path), errno=error.errno
+        ) from error

@@ -60,22 +60,29 @@ class RoundJournal:
         self._state.disk.unlink(self._state.rounds / f"{round_id}{SUFFIX}")
 
     def damaged(self) -> list[tuple[Path, str]]:
-        """Files that are no rounds, with what is wrong; nothing is changed."""
+        """Files that are no rounds, with what is wrong; nothing is changed. StoreError if that cannot be told now."""
         found: list[tuple[Path, str]] = []
         for path in sorted(self._state.rounds.iterdir()):
             try:
                 _parse(read_plain(path, _MAX_BYTES), path.name.removesuffix(SUFFIX))
             except StoreError as error:
+                if error.no_means:
+                    raise
                 found.append((path, error.message))
         return found
 
     def pending(self) -> list[RoundEntry]:
-        """All unsettled rounds, the oldest first; what is none is moved to the quarantine, and named in the log."""
+        """All unsettled rounds, the oldest first; what is none is moved to the quarantine, and named in the log.
+
+        StoreError if one cannot be read now, for want of descriptors or memory: it may be as good as any.
+        """
         entries: list[RoundEntry] = []
         for path in sorted(self._state.rounds.iterdir()):
             try:
                 entries.append(_parse(read_plain(path, _MAX_BYTES), path.name.removesuffix(SUFFIX)))
             except StoreError as error:
+                if error.no_means:
+                    raise
                 self._state.set_aside(path, f"not a round: {error.message}")
         return sorted(entries, key=lambda entry: (entry.accepted_at, entry.round))
 

@@ -60,6 +60,7 @@ class StateDirectory:
 
         Raises:
             AlreadyRunning: another daemon owns it. StateRefused: a newer or unknown format, or no place to keep state safely.
+            StoreError: the disk refuses, or there are no descriptors or no memory left to look at it.
         """
         path = path.absolute()
         for spelling in (path, path.resolve()):  # the runtime may follow links before it looks for the ".o"
@@ -160,6 +161,8 @@ def _check_format(path: Path, migrations: Mapping[int, Migration]) -> int:
     try:
         text = read_plain(path / "FORMAT", 100).decode(errors="replace")
     except StoreError as error:
+        if error.no_means:
+            raise
         if os.path.lexists(path / "FORMAT"):
             raise StateRefused(
                 f"{path} has a FORMAT that cannot be read: {error.message}", hint="set another state_dir"
@@ -192,7 +195,9 @@ def _store_id(path: Path, disk: Disk) -> str:
     name = path / "STORE_ID"
     try:
         text = read_plain(name, 100).decode(errors="replace").strip()
-    except StoreError:
+    except StoreError as error:
+        if error.no_means:
+            raise
         text = ""
     if len(text) == _ID_DIGITS and set(text) <= set("0123456789abcdef"):
         return text

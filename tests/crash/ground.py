@@ -13,7 +13,7 @@ from npgxd.oplib.pins import Pins
 from npgxd.oplib.recovery import Recovery, recover
 from npgxd.oplib.views import Views
 from npgxd.store.disk import TEMPORARY_PREFIX
-from npgxd.store.kernels import stage_kernel
+from npgxd.store.staging import stage_kernel
 from tests.store.made import House, digest, files, making, origin
 from tools.cann_sim.reader import Reader
 

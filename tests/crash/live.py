@@ -23,8 +23,8 @@ from npgxd.daemon.keeping.stores import Stores
 from npgxd.daemon.library.roots import OpLibrary
 from npgxd.daemon.scheduling.coordinator import Coordinator
 from npgxd.daemon.sessions import Sessions
-from npgxd.store.kernels import stage_kernel
 from npgxd.store.manifest import Origin
+from npgxd.store.staging import stage_kernel
 from npgxd.wire.credentials import PeerCredentials
 from npgxd.wire.messages import Hello, Submit
 from npgxd.wire.states import RoundState

@@ -22,7 +22,7 @@ from npgxd.oplib.recovery import recover
 from npgxd.oplib.removal import Budget, Marks, Removal
 from npgxd.oplib.sweeping import Step
 from npgxd.oplib.views import Views
-from npgxd.store.kernels import stage_kernel
+from npgxd.store.staging import stage_kernel
 from tests.crash.ground import drained, verified
 from tests.memory import room_in_memory
 from tests.store.made import House, digest, files, making, origin, round_entry

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from npgxd.compile import JobResult, MadeKernel, MadePackage
 from npgxd.store.disk import Disk
 from npgxd.store.index import IndexEntry
-from npgxd.store.kernels import MadeFile, stage_kernel
 from npgxd.store.manifest import Making, ManifestEntry, Origin
+from npgxd.store.staging import MadeFile, stage_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

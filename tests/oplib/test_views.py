@@ -11,7 +11,7 @@ import pytest
 
 from npgxd.errors import StoreError
 from npgxd.store.disk import Disk
-from npgxd.store.kernels import stage_kernel
+from npgxd.store.staging import stage_kernel
 from tests.store.made import FAMILY, SOC, digest, files, making, names, origin
 from tools.cann_sim.reader import Reader
 

@@ -18,7 +18,7 @@ from npgxd.oplib.leases import Leases
 from npgxd.oplib.recovery import recover
 from npgxd.oplib.views import Views
 from npgxd.store.disk import Disk
-from npgxd.store.kernels import stage_kernel
+from npgxd.store.staging import stage_kernel
 from npgxd.store.state import StateDirectory
 from tests.store.made import House, digest, files, making, origin, round_entry
 from tools.cann_sim.reader import Reader

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import resource
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import pytest
 
 from npgxd.store.artifacts import ArtifactStore
 from npgxd.store.catalog import Catalog
 from npgxd.store.disk import DISK, Disk
 from npgxd.store.index import IndexEntry
-from npgxd.store.kernels import KernelStore, MadeFile, scan, stage_kernel
+from npgxd.store.kernels import KernelStore, scan
 from npgxd.store.manifest import KernelManifest, Making, ManifestEntry, Origin
 from npgxd.store.packages import PackageStore
 from npgxd.store.rounds import RoundEntry, RoundJournal
+from npgxd.store.staging import MadeFile, stage_kernel
 from npgxd.store.state import StateDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 FAMILY = "ascend910b"
@@ -28,6 +35,35 @@ SOC = "Ascend910B3"
 def names(path: Path) -> list[str]:
     """What is in a directory."""
     return sorted(entry.name for entry in path.iterdir())
+
+
+@contextmanager
+def no_descriptors(left: int = 0) -> Iterator[None]:
+    """This process may open ``left`` files more, and then none, as the system has it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = [os.dup(0) for _ in range(left + 1)]
+    for descriptor in spare:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def refused(part: str, number: int = errno.EMFILE) -> Iterator[None]:
+    """Each opening of a file with ``part`` in its path is refused for this reason."""
+    opened = os.open
+
+    def refuse(path: str | os.PathLike[str], *rest: int, **more: int | None) -> int:
+        if part in os.fspath(path):
+            raise OSError(number, os.strerror(number))
+        return opened(path, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        yield
 
 
 def digest(text: str) -> str:

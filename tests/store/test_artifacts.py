@@ -14,7 +14,7 @@ from npgxd.oplib.checking_artifacts import check_artifacts
 from npgxd.store.artifact_file import artifact_id, read_facts
 from npgxd.store.artifact_memory import MAX_NOTES, Note, Verdict
 from npgxd.wire.limits import ARTIFACT_PART_BYTES
-from tests.store.made import House, digest, names
+from tests.store.made import House, digest, names, no_descriptors, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,17 +136,19 @@ def test_an_entry_that_the_disk_cannot_give_is_set_aside_and_not_given_at_a_glan
     assert house.artifacts.find("1000", KEY) is None
 
 
-def test_an_entry_that_there_is_no_descriptor_for_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_asked: object, **_options: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    publish(house, LARGE)
+def test_an_entry_that_there_is_no_descriptor_for_stays(house: House) -> None:
+    row = publish(house, LARGE)
     for _ in range(2):  # also one of which nothing was read before
-        monkeypatch.setattr(os, "open", fail)
-        with pytest.raises(StoreError, match="Too many open files"):
+        with no_descriptors(), pytest.raises(StoreError, match="Too many open files"):
             content(house)
-        monkeypatch.undo()
         assert content(house) == LARGE
+    house.artifacts.rows.remove([row.id])
+    with refused("/artifacts/"):
+        for look in (house.artifacts.reconcile, lambda: publish(house, b"another")):
+            with pytest.raises(StoreError, match="Too many open files"):
+                look()
+    assert house.artifacts.reconcile() == (1, 0)
+    assert content(house) == LARGE
     assert not names(house.state.quarantine)
 
 

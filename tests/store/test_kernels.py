@@ -9,8 +9,8 @@ import pytest
 
 from npgxd.errors import StoreError
 from npgxd.store.disk import Disk
-from npgxd.store.kernels import stage_kernel
 from npgxd.store.plain import read_plain
+from npgxd.store.staging import stage_kernel
 from tests.store.made import digest, files, making, names, origin
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from npgxd.store.catalog import Catalog
 from npgxd.store.disk import Disk
 from npgxd.store.index import IndexEntry
-from npgxd.store.kernels import KernelStore, MadeFile, stage_kernel
+from npgxd.store.kernels import KernelStore
 from npgxd.store.manifest import Making, ManifestEntry, Origin
+from npgxd.store.staging import MadeFile, stage_kernel
 from npgxd.store.state import StateDirectory
 from tools.cann_sim import Costs
 from tools.demo.node import SOC, VERSION, Node

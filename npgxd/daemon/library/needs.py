@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from npgxd.errors import NpgxError, StoreError
-from npgxd.store.kernels import SHELF_DIGITS
+from npgxd.oplib.shared_root_place import LibraryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,13 +49,14 @@ class Wanted:
     def adopt(self, digits: Iterable[str], now: float) -> None:
         """Kernels of which the root had an entry already, by the first digits of their ids: they stay as if just needed."""
         for name in digits:
-            shelf = self._stores.state.kernels / name[:SHELF_DIGITS]
-            self.need((path.name for path in shelf.glob(f"{name}*")), now)
+            rows = self._stores.catalog.read("SELECT id FROM kernels WHERE id >= ? AND id < ?", (name, name + "g"))
+            self.need((str(row[0]) for row in rows), now)
 
     def manifests(self, now: float) -> tuple[dict[str, KernelManifest], list[KernelManifest]]:
         """What the root is to hold, by id; and what is outdated: processes may have loaded it and need its files, nobody is offered it.
 
-        Outdated is what the toolchain would compile otherwise today.
+        Outdated is what the toolchain would compile otherwise today.  LibraryError if a kernel cannot be looked at now, for want of
+        descriptors or memory: it stays where it is until it can be.
         """
         self._needed = {kernel: at for kernel, at in self._needed.items() if now - at <= self._leave_after_s}
         held = {kernel for kernels in self._held.values() for kernel in kernels}
@@ -65,6 +66,8 @@ class Wanted:
             try:
                 manifest = self._stores.kernels.get(kernel)
             except StoreError as error:
+                if error.no_means:
+                    raise LibraryError(f"the op library stays as it is: {error.message}", hint=error.hint) from error
                 log.debug("kernel %s is not offered: %s", kernel[:16], error)
                 continue
             if self._is_current(manifest):

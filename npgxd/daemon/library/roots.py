@@ -153,15 +153,14 @@ class OpLibrary:
             return float("inf")
         try:
             root = self._present_root()
+            moved, self._moves = self._keyer.moves != self._moves, self._keyer.moves
+            if self._waiting or moved or now >= self._next:
+                self._begin(root, awaited, now)
         except LibraryError as error:
             self._failed(error)
             self._next, self._tasked = now + RETRY_S, tuple(self._waiting)
             if self._tasked:
                 self._wake()  # they are told by ``take``
-        else:
-            moved, self._moves = self._keyer.moves != self._moves, self._keyer.moves
-            if self._waiting or moved or now >= self._next:
-                self._begin(root, awaited, now)
         return float("inf") if self._task is not None else self._next
 
     def take(self, now: float) -> dict[str, Placed]:

@@ -92,10 +92,16 @@ class Ledger:
             taken.durable = True
 
     def settle_known(self, taken: Round) -> None:
-        """Settle the keys that have a kernel or are known to fail; StoreError if the store cannot tell."""
-        present = self._stores.kernels.find_many(list(taken.needs))
-        for key, manifest in present.items():
+        """Settle the keys that have a kernel, are known to fail, or have a kernel that cannot be looked at now.
+
+        The last are not compiled again, which would take descriptors and memory, too: the process runs without them, and is told why.
+        StoreError if the store cannot tell.
+        """
+        found = self._stores.kernels.look_up(list(taken.needs))
+        for key, manifest in found.kernels.items():
             taken.settle_key(key, Settlement(KeyOutcome.HIT, kernel=manifest.id))
+        for key, error in found.unread.items():
+            taken.settle_key(key, Settlement(KeyOutcome.FAILED, reason=str(error), why=why_store(error)))
         for key, row in self._stores.history.failures(taken.open_keys).items():
             taken.settle_key(key, Settlement(KeyOutcome(row.outcome), reason=row.reason))
 
@@ -153,7 +159,7 @@ class Ledger:
                 key for key, told in done.settlements.items() if told.kernel and not self._stores.kernels.recheck(told.kernel)
             ]
         except StoreError as error:
-            log.error("a damaged kernel of round %s cannot be set aside: %s", done.id[:8], error)
+            log.error("the kernels of round %s cannot be looked through: %s", done.id[:8], error)
             return False
         if not lost or done.renewals >= RENEWALS:
             return False
