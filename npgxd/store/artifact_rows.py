@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from npgxd.store.artifact_file import ArtifactFacts
     from npgxd.store.catalog import Catalog
@@ -57,10 +57,14 @@ def matching(uid: int | None, match: str) -> tuple[str, tuple[object, ...]]:
 
 
 class ArtifactRows:
-    """All listed entries. Last uses reach the disk in batches: a kill loses the latest, and some entries seem older than they are."""
+    """All listed entries. Last uses reach the disk in batches: a kill loses the latest, and some entries seem older than they are.
 
-    def __init__(self, catalog: Catalog) -> None:
+    ``used`` is called with each entry that is used, in the order of uses; for what another thread has given out, as soon as that is noted.
+    """
+
+    def __init__(self, catalog: Catalog, used: Callable[[str], None]) -> None:
         self._catalog = catalog
+        self._tell_used = used
         with catalog.transaction() as db:
             db.execute(_TABLE)
         self._number = int(catalog.read("SELECT COALESCE(MAX(used), 0) FROM artifacts")[0][0])
@@ -128,14 +132,16 @@ class ArtifactRows:
         """An entry is used."""
         self._number += 1
         self._used[entry] = self._number
+        self._tell_used(entry)
 
     def count_glances(self) -> int:
         """How many uses another thread has noted since this was asked; from now on they count like others."""
-        self._touch_glanced()
+        self.note_glances()
         counted, self._glances = self._glances, 0
         return counted
 
-    def _touch_glanced(self) -> None:
+    def note_glances(self) -> None:
+        """What another thread has given out counts as used from now on."""
         for _ in range(len(self.glanced)):
             self.touch(self.glanced.popleft())
             self._glances += 1
@@ -165,7 +171,7 @@ class ArtifactRows:
 
     def flush(self) -> None:
         """Write last uses down; StoreError leaves them for the next time."""
-        self._touch_glanced()
+        self.note_glances()
         if self._used:
             with self._catalog.transaction(durable=False) as db:
                 db.executemany(

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SHELF_DIGITS: Final = 2
 _RECENT: Final = 128
-"""Entries of which it is kept in memory what was read of them."""
+"""Entries of which it is kept in memory what was read of them: those used last."""
 _SMALL: Final = 64 * 1024
 """An entry of at most so many bytes is kept in memory with its bytes, as long as it is among the recent ones."""
 _PAGE: Final = 64
@@ -65,9 +65,10 @@ class ArtifactStore:
         self._place = state.path / "artifacts"
         if state.disk.make_directory(self._place, 0o700, exist_ok=True):
             state.disk.fsync_directory(state.path)
-        self.rows = ArtifactRows(catalog)
+        self.rows = ArtifactRows(catalog, self._used)
         self.memory = ArtifactMemory(catalog)
         self._recent: OrderedDict[str, _Read] = OrderedDict()
+        """The one used last is the last; only the owner's thread changes it, also for what another one has given out."""
 
     def path(self, entry: str) -> Path:
         """Where an entry lies."""
@@ -190,6 +191,7 @@ class ArtifactStore:
         known = self._recent.get(row.id)
         if known is None:
             path = self.path(row.id)
+            self.rows.note_glances()  # else what is looked up most, and never by way of here, would seem the oldest
             try:
                 known = self._recent[row.id] = _Read(os.fspath(path), read_facts(path))
             except StoreError as error:
@@ -198,6 +200,10 @@ class ArtifactStore:
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
         return known
+
+    def _used(self, entry: str) -> None:
+        if entry in self._recent:
+            self._recent.move_to_end(entry)
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,34 @@ def test_an_entry_that_there_is_no_descriptor_for_stays(house: House) -> None:
     assert house.artifacts.reconcile() == (1, 0)
     assert content(house) == LARGE
     assert not names(house.state.quarantine)
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["when it is needed", "before"])
+def test_what_was_used_last_is_kept_in_memory_also_where_another_thread_used_it(
+    house: House, monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
+    monkeypatch.setattr("npgxd.store.artifacts._RECENT", 3)
+
+    def at_hand(*asked: str) -> set[str]:
+        return {name for name in asked if house.artifacts.glance(rows[name].id, 0, used=False) is not None}
+
+    rows = {name: publish(house, name.encode(), key=digest(name)) for name in "abcdef"}
+    for name in "abc":
+        assert content(house, key=digest(name)) == name.encode()
+    with ThreadPoolExecutor(1) as another:
+        for name in "ab":
+            assert another.submit(house.artifacts.glance, rows[name].id, 0, used=True).result() is not None
+    if noted:
+        house.artifacts.flush()
+    content(house, key=digest("d"))
+    assert at_hand(*rows) == {"a", "b", "d"}
+    content(house, key=digest("a"))
+    content(house, key=digest("e"))
+    assert at_hand(*rows) == {"a", "d", "e"}
+    for name in "ade":
+        assert house.artifacts.glance(rows[name].id, 0, used=True) is not None
+    content(house, key=digest("f"))
+    assert at_hand(*rows) == {"d", "e", "f"}, "also where all others were used meanwhile"
 
 
 def test_it_is_known_that_an_entry_is_being_read_also_at_a_glance(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
