@@ -63,7 +63,9 @@ def _misnamed(keys: Sequence[str], operator: str) -> ConfigError:
 def _page(root: Node) -> list[Line]:
     count = root.count("forgotten")
     forgotten = f"{counted(count, 'failure is', 'failures are')} forgotten: what is asked for again is compiled again"
-    lines = [Line("retry", forgotten) if count else Line("retry", "no such failure is remembered", Tone.NOTE)]
+    lines = [Line("retry", forgotten)] if count else []
+    if not count and not root.names("unknown"):  # else each of those is told
+        lines.append(Line("retry", "no such failure is remembered", Tone.NOTE))
     lines += [
         Line("", f"{each.text('reason')} (key {each.text('key')[:_DIGITS]})", mark=each.text("op_type"), indent=2)
         for each in root.nodes("named")

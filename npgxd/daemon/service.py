@@ -72,6 +72,7 @@ IDLE_S = 0.02
 """A moment in which nothing is to be done for so long is one to look for garbage in."""
 TOGETHER_S = 0.1
 """Ranks of a job end together: their leases are looked at once."""
+_LEASES = "leases that have ended are looked for again"
 
 
 class Service:
@@ -337,7 +338,9 @@ class Service:
             if not self._releasing.run():
                 return now
             if self._releasing.error is not None:
-                log.error("leases that have ended are looked for again: %s", self._releasing.error)
+                self._stores.troubles.tell(_LEASES, self._releasing.error)
+            else:
+                self._stores.troubles.over(_LEASES)
             self._releasing = None
         if self._next_lease_poll == math.inf and (self._stores.leases.count() or self._stores.spared):
             self._next_lease_poll = now + LEASE_POLL_S

@@ -46,7 +46,8 @@ class Task(Generic[T]):
             self.ended = True
         except OSError as error:  # a file that changed under a walk; what was done until then is whole
             self.error = NpgxError(
-                f"{error.strerror or error}: {error.filename}", hint="run it again; look into the daemon's log"
+                f"{error.strerror or error}: {error.filename}",
+                hint="npgxctl doctor says what is closed or full; then run it again",
             )
             self.ended = True
         self.busy_s += self._clock() - begun

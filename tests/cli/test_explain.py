@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from npgxd.cli.admin_ask import Admin
 from npgxd.cli.exits import Exit
 from npgxd.cli.explain import exit_code, page
 from npgxd.cli.main import main
@@ -180,6 +181,29 @@ def test_what_cannot_be_retried_is_told_in_an_administrators_words_and_with_what
     told = capsys.readouterr().err
     assert all(part in told for part in said), told
     assert "field" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "out"),
+    [
+        (["abcd"], {"unknown": ["abcd"]}, ""),
+        (
+            ["abcd", "1234"],
+            {"forgotten": 1, "unknown": ["abcd"]},
+            "retry      1 failure is forgotten: what is asked for again is compiled again\n",
+        ),
+        (["--all"], {}, "retry      no such failure is remembered\n"),
+    ],
+)
+def test_what_was_not_remembered_as_failed_is_told_once(
+    words: list[str], answer: dict[str, object], out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Admin, "__init__", lambda *_: None)
+    monkeypatch.setattr(Admin, "__exit__", lambda *_: None)
+    monkeypatch.setattr(Admin, "ask", lambda *_: answer)
+    assert main(["retry", *words]) == Exit.PROBLEMS
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (out, "npgxctl: no failure is remembered under abcd\n" if "unknown" in answer else "")
 
 
 @pytest.mark.parametrize("words", [["retry"], ["retry", "abcd", "--all"], ["retry", "--op", "Add", "--all"], ["explain"]])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,9 @@ from npgxd.daemon.service import LONG_S, Service
 from npgxd.daemon.serving.listening import Doors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
     from conftest import Parts
 
 PATIENCE_S = 30
@@ -31,12 +36,48 @@ class Clock:
         return self.now
 
 
-def test_a_rank_is_answered_after_a_part_that_took_long_and_before_the_next(parts: Parts) -> None:
+@contextmanager
+def served(parts: Parts, clock: Clock) -> Iterator[tuple[Service, Path]]:
     place = Path(tempfile.mkdtemp(prefix="npgxd-t-", dir="/tmp"))  # a socket's path has at most 107 bytes
-    clock, answered = Clock(), []
     doors = Doors(place / "npgxd.sock", place / "admin.sock", {})
     service = Service(Settings(parts.config), parts.stores, parts.keyer, doors, read_config=lambda: parts.config, clock=clock)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+    try:
+        yield service, place
+    finally:
+        service._close()
+        shutil.rmtree(place)
+
+
+def test_a_state_that_cannot_be_read_is_told_once_whoever_tries_and_again_when_it_comes_back(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, leases = Clock(), parts.stores.state.leases
+    parts.stores.spared = True  # views wait for their leases: those are looked at every few seconds
+
+    def try_all(service: Service) -> list[str]:
+        caplog.clear()
+        for _ in range(3):
+            clock.now += 10
+            service._housekeeping.request(clock.now)
+            for part in (service._housekeeping.tick, service._poll_leases):
+                while part(clock.now) == clock.now:
+                    continue
+            service._page.document(clock.now)
+            parts.stores.spared = True
+        return [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+    with served(parts, clock) as (service, _):
+        for _ in range(2):
+            leases.rename(leases.with_name("away"))
+            (told,) = try_all(service)
+            assert told.startswith(f"removal: the pass was not finished: No such file or directory: {leases}")
+            leases.with_name("away").rename(leases)
+            assert try_all(service) == []
+
+
+def test_a_rank_is_answered_after_a_part_that_took_long_and_before_the_next(parts: Parts) -> None:
+    clock, answered = Clock(), []
+    with served(parts, clock) as (service, place), zmq.Context() as context, context.socket(zmq.DEALER) as client:
         client.connect(f"ipc://{place / 'npgxd.sock'}")
 
         def long(_now: float) -> float:
@@ -51,10 +92,6 @@ def test_a_rank_is_answered_after_a_part_that_took_long_and_before_the_next(part
 
         service._ticks = (long, following)
         service._front.begin()
-        try:
-            service._look_around()
-            assert answered == [True]
-            assert service._due == -math.inf, "the parts that had their turn before are asked again, for what it changed"
-        finally:
-            service._close()
-            shutil.rmtree(place)
+        service._look_around()
+        assert answered == [True]
+        assert service._due == -math.inf, "the parts that had their turn before are asked again, for what it changed"

@@ -42,6 +42,8 @@ RETRY_S: Final = 5.0
 """After a pass that could not make room, so long nothing is compiled before another is tried."""
 LOOK_S: Final = 10.0
 """How often the disk is looked at: others fill it too, and a round or a view needs room also where nothing is compiled."""
+_REMOVAL: Final = "removal: the pass was not finished"
+_USES: Final = "last uses are not kept"
 GRACE: Final = "removal_grace"
 REBUILT: Final = "the catalog was made anew, and knows no last uses yet: nothing is removed until npgxd was restarted once"
 HELD: Final = "the catalog was made anew: nothing is removed until all processes of before the restart have ended"
@@ -226,9 +228,10 @@ class Housekeeping:
         self.problem = str(task.error) if task.error else ""
         report = task.result
         if report is None:
-            log.error("removal: the pass was not finished: %s", task.error)
+            self._stores.troubles.tell(_REMOVAL, task.error)
             self._no_room_until = now + RETRY_S
             return
+        self._stores.troubles.over(_REMOVAL)
         known = self._last is not None and (self._last.report.over or self._last.report.short)
         self._last = _Last(report, now, task.busy_s)
         self._count(report)
@@ -296,8 +299,10 @@ class Housekeeping:
             try:
                 uses.flush()
             except StoreError as error:
-                log.error("last uses are not kept: %s", error)
+                self._stores.troubles.tell(_USES, error)
                 self._next_flush = now + FLUSH_S
+            else:
+                self._stores.troubles.over(_USES)
         return self._next_flush
 
     # ---- after the catalog was made anew -----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from npgxd.compile import Costs, Estimate, KernelSeen, size_of
 from npgxd.daemon.beside import Beside
 from npgxd.daemon.demand.tries import Hold
 from npgxd.daemon.keeping.disk_watch import DiskWatch
+from npgxd.daemon.keeping.troubles import Troubles
 from npgxd.errors import StoreError
 from npgxd.oplib.leases import Leases
 from npgxd.oplib.pins import Pins
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 SHOWN_FAILURES = 50
 ARTIFACT_COUNTERS = ("hits", "misses", "not_cacheable", "published", "evicted", "quarantined")
 FLUSH_S = 1.0
+_COUNTERS = "counters are not kept"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -61,6 +63,7 @@ class Stores:
         self.beside = Beside()
         """Does what only waits for the disk."""
         self.disk_watch = DiskWatch(state)
+        self.troubles = Troubles()
         self.reserve = Reserve(state)
         self.reserve.give()  # the catalog cannot be opened without any room at all
         self.catalog = Catalog(state.catalog, rebuild=lambda: scan(state), disk=state.disk)
@@ -198,7 +201,9 @@ class Stores:
             self.kernels.uses.flush()
             self.artifacts.flush()
         except StoreError as error:
-            log.error("counters are not kept: %s", error)
+            self.troubles.tell(_COUNTERS, error)
+        else:
+            self.troubles.over(_COUNTERS)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

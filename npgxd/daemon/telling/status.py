@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from npgxd.daemon.sessions import Session, Sessions
     from npgxd.wire.messages import RoundProgress
 
-log = logging.getLogger(__name__)
 
 SCHEMA = 1
 MAX_ROUNDS = 200
@@ -107,6 +105,10 @@ class StatusPage:
             "failures": self._or(self._stores.failures, []),
             "churn": self._coordinator.churn.describe(),
         }
+        if self._unreadable:
+            self._stores.troubles.tell("for the status", self._unreadable)
+        else:
+            self._stores.troubles.over("for the status")
         return {**document, "problem": self._unreadable}
 
     def _or(self, told: Callable[[], object], otherwise: object) -> object:
@@ -114,7 +116,6 @@ class StatusPage:
         try:
             return told()
         except (StoreError, OSError) as error:
-            log.error("for the status: %s", error)
             self._unreadable = self._unreadable or str(error)
             return otherwise
 
