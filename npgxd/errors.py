@@ -58,6 +58,13 @@ class StateRefused(NpgxError):
     exit_code = 78
 
 
+class NoThreads(NpgxError):
+    """The operating system refuses threads that this program cannot be without."""
+
+    code = "NO_THREADS"
+    exit_code = 71
+
+
 class StoreError(NpgxError):
     """Published state is damaged, or could not be written."""
 

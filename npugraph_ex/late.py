@@ -46,7 +46,11 @@ def answered(ask: Callable[[], T], otherwise: T, within_s: float = HELLO_S) -> T
             logger.debug("npugraph_ex: before a graph's first run", exc_info=error)
 
     thread = threading.Thread(target=run, name="npgxd hello", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        logger.debug("npugraph_ex: before a graph's first run: %s", error)
+        return otherwise
     thread.join(within_s)
     return answers[0] if answers else otherwise
 

@@ -5,11 +5,14 @@ Promise: it costs the program one thread for a moment, reads nothing of CANN, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npgxd.client import Client
 
 DETAIL = "option static_kernel_compile is not on"
@@ -37,7 +40,7 @@ class OptionOff:
             from npgxd.client import Client  # noqa: PLC0415 -- a start from the compile cache need not import it here
 
             self._client = Client(compares=False)
-        threading.Thread(target=self._report, args=(self._client, graph), name="npgxd option off", daemon=True).start()
+        _begin(self._report, self._client, graph)
 
     def take_back(self) -> None:
         """A graph of this process asks for static kernels: that one's state is the process's."""
@@ -46,7 +49,7 @@ class OptionOff:
         with self._lock:
             client, self._client, self._over = self._client, None, True
         if client is not None:
-            threading.Thread(target=client.close, name="npgxd option off", daemon=True).start()
+            _begin(client.close)
 
     def _report(self, client: Client, graph: str) -> None:
         from npgxd.wire.states import ClientState, Reason  # noqa: PLC0415 -- the same
@@ -54,6 +57,12 @@ class OptionOff:
         client.report(ClientState.DISABLED, Reason.OPTION_OFF, detail=DETAIL, graph=graph)
         if self._over:
             client.close()
+
+
+def _begin(act: Callable[..., None], *given: object) -> None:
+    """In a thread of its own; where none can be had it is not told."""
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=act, args=given, name="npgxd option off", daemon=True).start()
 
 
 OFF = OptionOff()

@@ -18,6 +18,7 @@ from npgxd.wire import admin, limits
 from npgxd.wire.codec import decode, encode
 from npgxd.wire.endpoint import ADMIN_SOCKET_NAME, DENIED, SILENT_HINT, candidates, probe, remedy
 from npgxd.wire.messages import Refusal
+from npgxd.wire.threads import check_threads
 
 if TYPE_CHECKING:
     import argparse
@@ -64,6 +65,7 @@ class Admin:
 
     def __init__(self, socket: Path | None) -> None:
         self.path = find_admin_socket(socket)
+        check_threads()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.RECONNECT_IVL, -1)

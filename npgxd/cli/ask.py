@@ -17,6 +17,7 @@ from npgxd.wire.explain_messages import Explain, Explained
 from npgxd.wire.form import Message
 from npgxd.wire.messages import Status, StatusDocument
 from npgxd.wire.observe_messages import Metrics, MetricsText, Trace, TraceDocument
+from npgxd.wire.threads import check_threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,7 @@ def _document(
 
 def _answer(socket: Path | None, question: Message, kind: type[T]) -> tuple[T, bytes]:
     path = _reachable(socket)
+    check_threads()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         connection = Connection(context, path, handshake_s=limits.SILENCE_S)

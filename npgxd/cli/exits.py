@@ -17,6 +17,7 @@ code  meaning
 64    wrong usage
 69    no daemon answers
 70    an error inside npgxctl
+71    the operating system refuses threads
 74    the output could not be written
 76    the daemon answered what this npgxctl does not understand
 78    an argument cannot be used
@@ -44,12 +45,14 @@ class Exit(IntEnum):
     USAGE = 64
     UNAVAILABLE = 69
     INTERNAL = 70
+    NO_THREADS = 71
     OUTPUT = 74
     PROTOCOL = 76
 
 
 _ADMIN_CODES = """  64  wrong usage
   69  no daemon can be asked (it is for root and the daemon's own user), or it refused
+  71  the operating system refuses threads
   76  the daemon answered what this npgxctl does not understand
   78  an argument cannot be used"""
 ADMIN_TABLE = f"exit codes:\n  0   done\n{_ADMIN_CODES}"
@@ -78,6 +81,7 @@ ASK_TABLE = """exit codes:
   0   done
   64  wrong usage
   69  no daemon answers
+  71  the operating system refuses threads
   74  the output could not be written
   76  the daemon answered what this npgxctl does not understand
   78  an argument cannot be used"""
@@ -92,6 +96,7 @@ STATUS_TABLE = """exit codes:
   7   the daemon is stopping, or has no usable CANN toolchain
   64  wrong usage
   69  no daemon answers
+  71  the operating system refuses threads
   76  the daemon answered what this npgxctl does not understand
 The first of 7, 3, 4, 5, 6 that applies is given; with --daemon only 7 is looked for."""
 CONFIG_TABLE = """exit codes:

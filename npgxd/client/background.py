@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from npgxd.client.outcome import Outcome
 from npgxd.client.rank import printable
 from npgxd.errors import DaemonUnavailable, NpgxError, ProtocolError, RequestRefused
 from npgxd.wire import limits
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from npgxd.client.changing import Change
     from npgxd.client.client import Client
-    from npgxd.client.outcome import Outcome
     from npgxd.client.session import Session
 
 log = logging.getLogger("npgxd")
@@ -78,8 +78,13 @@ class Background:
         self._paced = (time.monotonic(), change.calls.begun, 0.0)
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
-        threading.Thread(target=self._run, name=f"npgxd {self._graph}", daemon=True).start()
+        """Begin, in a thread of its own; where none can be had, it is over before it has begun."""
+        try:
+            threading.Thread(target=self._run, name=f"npgxd {self._graph}", daemon=True).start()
+        except RuntimeError as error:
+            problem = f"no thread can be had to follow its round: {error}"
+            self._change.withdraw(problem)
+            self._on_end(Outcome(ClientState.DEGRADED, Reason.NOT_AGREED, problem, NOT_AGREED))
 
     def _run(self) -> None:
         try:

@@ -19,10 +19,11 @@ from npgxd import __version__
 from npgxd.client.connection import Connection, ConnectionLost, Context, DaemonSilent, Reply
 from npgxd.client.lease import held
 from npgxd.client.rank import program, rank_info
-from npgxd.errors import DaemonUnavailable, ProtocolError, RequestRefused
+from npgxd.errors import DaemonUnavailable, NoThreads, ProtocolError, RequestRefused
 from npgxd.wire import limits
 from npgxd.wire.endpoint import SILENT_HINT, find_socket, is_kept_by_manager
 from npgxd.wire.messages import Hello, ToolchainIdentity, Welcome
+from npgxd.wire.threads import check_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,9 +53,16 @@ _inherited: list[object] = []
 
 
 def context_of_process() -> Context:
-    """The zmq context of this process, made anew after a fork. It is never terminated: that could block an exit."""
+    """The zmq context of this process, made anew after a fork. It is never terminated: that could block an exit.
+
+    DaemonUnavailable where this process can have no more threads.
+    """
     context = _contexts.get(os.getpid())
     if context is None:
+        try:
+            check_threads()
+        except NoThreads as error:
+            raise DaemonUnavailable(error.message, hint=error.hint) from error
         made: Context = zmq.Context()
         context = _contexts.setdefault(os.getpid(), made)
         if context is not made:  # another thread was faster

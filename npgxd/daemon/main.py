@@ -1,7 +1,7 @@
 """The command ``npgxd``: read the configuration, own the state, serve, and end with a meaningful exit code.
 
-Exit codes: 0 stopped as asked, 64 wrong usage, 70 internal error, 74 input/output error, 75 another daemon owns the state, 78 the
-configuration or the state directory cannot be used.
+Exit codes: 0 stopped as asked, 64 wrong usage, 70 internal error, 71 the operating system refuses threads, 74 input/output error, 75 another
+daemon owns the state, 78 the configuration or the state directory cannot be used.
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     from npgxd.daemon.keeping.stores import Stores
     from npgxd.daemon.service import Service
     from npgxd.daemon.serving.listening import Doors, take_passed
+    from npgxd.daemon.threads import THREADS, needed
     from npgxd.wire.credentials import self_test
+    from npgxd.wire.threads import check_threads
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it means a reload
     faulthandler.enable()  # what systemd's watchdog ends, or a fault in a library does, leaves a trace in the journal
+    check_threads(THREADS)  # before libzmq needs some of them
     passed = take_passed(os.environ)
     _allow_descriptors()
     check_socket_path(config.socket)
@@ -76,7 +79,8 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     with zmq.Context() as context:
         self_test(context, config.runtime_dir)  # who a peer is must come from the kernel here too, or nothing is served
     stores = Stores.open(config.state_dir)
-    doors = Doors(config.socket, config.admin_socket, passed)
+    with needed():
+        doors = Doors(config.socket, config.admin_socket, passed)
     for line in end_leftovers(stores.state.jobs):
         log.warning("an earlier life left a compiler running: %s", line)
     stores.recover()

@@ -48,6 +48,8 @@ from npgxd.daemon.telling.metrics import MetricsPage
 from npgxd.daemon.telling.metrics_export import Scrapes, Textfile
 from npgxd.daemon.telling.status import StatusPage
 from npgxd.daemon.telling.tracing_document import frames as trace_frames
+from npgxd.daemon.threads import needed
+from npgxd.errors import NoThreads
 from npgxd.wire.printable import counted
 
 if TYPE_CHECKING:
@@ -216,9 +218,14 @@ class Service:
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until a drain has ended."""
-        self._front.begin()
-        self._stores.disk_watch.begin()
+        """Serve until a drain has ended; NoThreads if it cannot begin."""
+        try:
+            with needed():
+                self._front.begin()
+                self._stores.disk_watch.begin()
+        except NoThreads:
+            self._close()
+            raise
         self._page.started(self._clock())
         self._garbage.begin(self._clock())
         while not self._draining.is_over():

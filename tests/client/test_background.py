@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -55,6 +56,18 @@ class Graph:
 
 def reports(daemon):
     return [(report.state, report.reason) for report in daemon.asked(m.Report)]
+
+
+def test_a_process_that_can_have_no_more_threads_keeps_its_kernels_and_is_told_why(client, monkeypatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    graph = Graph(client, Place(alone=True))
+    assert graph.change.is_over
+    (told,) = graph.ended
+    assert (told.state, told.reason) == (ClientState.DEGRADED, Reason.NOT_AGREED)
+    assert told.detail == "no thread can be had to follow its round: can't start new thread"
 
 
 def test_with_nobody_to_agree_with_the_graph_changes_when_its_kernels_are_leased(client, fake):

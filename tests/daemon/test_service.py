@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 import tempfile
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgpack
+import pytest
 import zmq
 
 from npgxd.config import Settings
 from npgxd.daemon.service import LONG_S, Service
 from npgxd.daemon.serving.listening import Doors
+from npgxd.errors import NoThreads
+from npgxd.store.state import StateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pytest
     from conftest import Parts
 
 PATIENCE_S = 30
@@ -37,14 +41,15 @@ class Clock:
 
 
 @contextmanager
-def served(parts: Parts, clock: Clock) -> Iterator[tuple[Service, Path]]:
+def served(parts: Parts, clock: Clock, *, close: bool = True) -> Iterator[tuple[Service, Path]]:
     place = Path(tempfile.mkdtemp(prefix="npgxd-t-", dir="/tmp"))  # a socket's path has at most 107 bytes
     doors = Doors(place / "npgxd.sock", place / "admin.sock", {})
     service = Service(Settings(parts.config), parts.stores, parts.keyer, doors, read_config=lambda: parts.config, clock=clock)
     try:
         yield service, place
     finally:
-        service._close()
+        if close:
+            service._close()
         shutil.rmtree(place)
 
 
@@ -73,6 +78,25 @@ def test_a_state_that_cannot_be_read_is_told_once_whoever_tries_and_again_when_i
             assert told.startswith(f"removal: the pass was not finished: No such file or directory: {leases}")
             leases.with_name("away").rename(leases)
             assert try_all(service) == []
+
+
+@pytest.mark.parametrize("name", ["front", "disk watch"])
+def test_a_daemon_that_is_refused_a_thread_says_so_and_leaves_its_state_to_the_next(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with served(parts, Clock(), close=False) as (service, _):
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(NoThreads, match="TasksMax=") as refused:
+            service.run()
+        assert refused.value.exit_code == os.EX_OSERR
+        StateDirectory.open(parts.stores.state.path).close()
 
 
 def test_a_rank_is_answered_after_a_part_that_took_long_and_before_the_next(parts: Parts) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import torch
 
 from npgxd.wire import messages as m
-from npugraph_ex import compiling
+from npugraph_ex import compiling, late
 from npugraph_ex.option_off import OptionOff
 from tests.client.conftest import fake, short, store
 from tests.client.test_trouble import wait_for
@@ -69,3 +70,13 @@ def test_a_forked_child_tells_it_for_itself(daemon):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len({hello.pid for hello in daemon.asked(m.Hello)}) == 2
+
+
+def test_a_process_that_can_have_no_more_threads_runs_all_the_same(daemon, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError(f"can't start new thread: {thread.name}")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    run()
+    compiling.OFF.take_back()
+    assert late.answered(lambda: "an answer", "none") == "none"

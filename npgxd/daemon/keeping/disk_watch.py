@@ -38,9 +38,10 @@ class DiskWatch:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Look from now on, until ``close``."""
-        self._thread = threading.Thread(target=self._work, name="disk watch", daemon=True)
-        self._thread.start()
+        """Look from now on, until ``close``; RuntimeError where no thread can be had."""
+        thread = threading.Thread(target=self._work, name="disk watch", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def close(self) -> None:
         """Look no more."""

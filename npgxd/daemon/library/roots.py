@@ -264,7 +264,10 @@ class OpLibrary:
                 log.exception("internal error in the op library")
                 raise LibraryError(f"npgxd failed at the op library: {error}", hint="its log says more") from error
 
-        self._task = self._executor.submit(run)
+        try:
+            self._task = self._executor.submit(run)
+        except RuntimeError as error:
+            raise LibraryError(f"no thread can be had for the op library: {error}", hint="raise TasksMax= of the unit") from error
         self._task.add_done_callback(lambda _task: self._wake())
 
     def _wake(self) -> None:
