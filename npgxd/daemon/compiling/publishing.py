@@ -179,9 +179,8 @@ class Publishing:
         except StoreError as error:
             log.error("after job %s: %s", begun.job, error)
         notes = "".join(f"; {note}" for note in begun.result.notes[:3])
-        why = (
-            "" if begun.published or not begun.failed else f": {begun.failed[0].reason}"
-        )  # else its operators are told one by one
+        # Where some were published, the operators that failed are told one by one.
+        why = "" if begun.published or not begun.failed else f": {begun.failed[0].reason}"
         log.info(
             "job %s: %d of %s in %.1f s%s%s",
             begun.job,
