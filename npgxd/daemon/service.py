@@ -68,6 +68,8 @@ FAULT_S = 1.0
 """After a fault of ours, so long until what failed is tried again."""
 LONG_S = 0.002
 """A part that took so long is not followed by the next one before ranks were answered."""
+FEW = 16
+"""More descriptors that are gone than this are not taken out of the poller one by one: each time it moves all that come after."""
 LEASE_POLL_S = 5.0
 """How often lease locks are tried for processes that are not visible here, and for leases without a session."""
 IDLE_S = 0.02
@@ -165,11 +167,11 @@ class Service:
             self._ranks.send,
         )
         self._doors = doors
+        self._signals = Signals()
         self._due = -math.inf
         """When the parts are to be asked again what there is to do."""
-        self._poller = zmq.Poller()
+        self._poller = self._new_poller()
         self._watched: set[int] = set()
-        self._signals = Signals()
         self._next_lease_poll = 0.0
         self._releasing: Task[None] | None = None
         self._told_busy = 0
@@ -190,14 +192,6 @@ class Service:
             self._scrapes.tick,
             self._watchdog.tick,
         )
-        for source in (
-            self._front.fileno(),
-            doors.admins,
-            self._signals.fileno(),
-            self._library.fileno(),
-            stores.beside.fileno(),
-        ):
-            self._poller.register(source, zmq.POLLIN)
 
     # ---- set-up ------------------------------------------------------------------------------------------------------
 
@@ -316,11 +310,22 @@ class Service:
             | self._dispatcher.filenos()
             | self._scrapes.filenos()
         )
-        for fd in self._watched - wanted:
+        gone, come = self._watched - wanted, wanted - self._watched
+        if len(gone) > FEW:
+            self._poller, gone, come = self._new_poller(), set(), wanted
+        for fd in gone:
             self._poller.unregister(fd)
-        for fd in wanted - self._watched:
+        for fd in come:
             self._poller.register(fd, zmq.POLLIN)
         self._watched = wanted
+
+    def _new_poller(self) -> zmq.Poller:
+        """With what is watched as long as the daemon lives."""
+        own = self._front.fileno(), self._signals.fileno(), self._library.fileno(), self._stores.beside.fileno()
+        poller = zmq.Poller()
+        for source in (*own, self._doors.admins):
+            poller.register(source, zmq.POLLIN)
+        return poller
 
     def _tell_manager(self) -> None:
         """Keep the line in ``systemctl status`` true; it changes with the number of running compiles, so look-ups cost nothing."""

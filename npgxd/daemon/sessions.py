@@ -162,7 +162,9 @@ class Sessions:
         self._by_identity.pop(session.identity, None)
         if session.id in self._open:
             self._open.discard(session.id)
-            self._users -= Counter((session.peer.uid,))
+            self._users[session.peer.uid] -= 1
+            if not self._users[session.peer.uid]:
+                del self._users[session.peer.uid]
         if self._by_connection.get(session.connection) is session:
             del self._by_connection[session.connection]
         if session.pidfd >= 0:

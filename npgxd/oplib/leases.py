@@ -53,6 +53,8 @@ class Leases:
         self._boot = boot
         self._offered: dict[str, LeaseFacts] = {}
         """Offered and not confirmed: held by this table until the client has its lock, or its session has ended."""
+        self._offered_to: dict[str, set[str]] = {}
+        """The same by session: hundreds may end together."""
         self.lately: set[str] = set()
         """Views that were offered since this was last emptied: whoever looks through all leases bit by bit misses none of these."""
         self._watching: list[set[str]] = []
@@ -69,6 +71,7 @@ class Leases:
             self._state.leases / facts.lease, json.dumps(text).encode(), staging=self._state.staging, durable=False
         )
         self._offered[facts.lease] = facts
+        self._offered_to.setdefault(session, set()).add(facts.lease)
         self.lately.add(view)
         for seen in self._watching:
             seen.add(view)
@@ -87,11 +90,12 @@ class Leases:
         if not self.is_held(lease):
             raise StoreError(f"nobody holds the lock of lease {lease}", hint="lock the lease file (shared) before saying leased")
         del self._offered[lease]
+        self._offered_to[facts.session].discard(lease)
         return facts.view
 
     def session_ended(self, session: str) -> None:
         """What was offered to a session and not confirmed is not held any longer."""
-        for lease in [lease for lease, facts in self._offered.items() if facts.session == session]:
+        for lease in self._offered_to.pop(session, ()):
             del self._offered[lease]
 
     def facts_of(self, lease: str) -> LeaseFacts | None:

@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +19,12 @@ import pytest
 import zmq
 
 from npgxd.config import Settings
-from npgxd.daemon.service import LONG_S, Service
+from npgxd.daemon.service import FEW, LONG_S, Service
 from npgxd.daemon.serving.listening import Doors
 from npgxd.errors import NoThreads
 from npgxd.store.state import StateDirectory
+from npgxd.wire.credentials import PeerCredentials
+from npgxd.wire.messages import Hello, RankInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,3 +123,30 @@ def test_a_rank_is_answered_after_a_part_that_took_long_and_before_the_next(part
         service._look_around()
         assert answered == [True]
         assert service._due == -math.inf, "the parts that had their turn before are asked again, for what it changed"
+
+
+def test_each_process_that_ends_is_noticed_also_where_many_have_ended_together(parts: Parts) -> None:
+    with served(parts, Clock()) as (service, _):
+        running = [subprocess.Popen(["sleep", "60"]) for _ in range(FEW + 4)]
+        try:
+            for number, each in enumerate(running):
+                peer = PeerCredentials(os.getuid(), os.getgid(), each.pid)
+                hello = Hello(versions=(1,), client="x", pid=each.pid, program="p", rank=RankInfo())
+                service._sessions.open(bytes([number]), peer, hello, 0.0)
+            service._watch()
+            for each in running[1:]:
+                each.kill()
+                each.wait()
+            until = time.monotonic() + PATIENCE_S
+            while len(service._sessions) > 1 and time.monotonic() < until:
+                service._step()
+            assert len(service._sessions) == 1
+            running[0].kill()
+            running[0].wait()
+            while service._sessions and time.monotonic() < until:
+                service._step()
+            assert len(service._sessions) == 0
+        finally:
+            for each in running:
+                each.kill()
+                each.wait()

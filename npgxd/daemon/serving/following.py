@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from npgxd.daemon.caching.lookups import Lookups
     from npgxd.daemon.scheduling.coordinator import Coordinator
+    from npgxd.daemon.serving.followers import Followers
     from npgxd.daemon.serving.progressing import Progresses
     from npgxd.wire.form import Event
 
@@ -29,7 +30,7 @@ class Following:
 
     def __init__(
         self,
-        followers: dict[str, set[bytes]],
+        followers: Followers,
         coordinator: Coordinator,
         progresses: Progresses,
         lookups: Lookups,
@@ -82,12 +83,12 @@ class Following:
     def _note(self, now: float) -> None:
         """See who is to be told something, and forget whom nobody follows."""
         changed, self._coordinator.changed = self._coordinator.changed, set()
-        self._changed |= changed & self._followers.keys()
+        self._changed |= {name for name in changed if name in self._followers}
         every, news = now >= self._next_tell, now >= self._next_news
-        for name in list(self._followers):
+        for name in self._followers:
             followed = self._coordinator.rounds.get(name)
             if followed is None or not self._followers[name]:
-                del self._followers[name]
+                self._followers.drop(name)
                 self._progresses.forget(name)
                 self._changed.discard(name)
             elif followed.result is not None:
@@ -101,11 +102,11 @@ class Following:
 
     def _tell_of(self, name: str, now: float) -> None:
         self._changed.discard(name)
-        followed, listeners = self._coordinator.rounds.get(name), self._followers.get(name)
+        followed, listeners = self._coordinator.rounds.get(name), self._followers[name]
         if followed is None or not listeners:
             return
         progress = self._progresses.of(followed, now)
-        for identity in list(listeners):
+        for identity in listeners:
             self._tell(identity, progress)
         if followed.result is not None:
-            self._followers.pop(name, None)
+            self._followers.drop(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from npgxd import __version__
 from npgxd.daemon.demand.uploads import Uploads
 from npgxd.daemon.refusals import Refused
+from npgxd.daemon.serving.followers import Followers
 from npgxd.daemon.serving.progressing import Progresses
 from npgxd.daemon.serving.switching import Agreements, Others
 from npgxd.wire import limits, messages
@@ -80,8 +81,7 @@ class Handlers:
         self._agreements = Agreements(lambda: secrets.token_hex(16))
         self.progresses = Progresses(sessions, coordinator)
         self.draining = False
-        self.followers: dict[str, set[bytes]] = {}
-        """round -> the connections that are told of it."""
+        self.followers = Followers()
         self._by_kind: dict[type[Message], Callable[..., Reply]] = {
             messages.Report: self._report,
             messages.Submit: self._submit,
@@ -110,8 +110,7 @@ class Handlers:
         """The process behind a session has ended, or its connection has."""
         self._sessions.end(session)
         self._uploads.forget(session.id)
-        for listeners in self.followers.values():
-            listeners.discard(session.identity)
+        self.followers.gone(session.identity)
         self._stores.leases.session_ended(session.id)
         self._lookups.end(session, now)
         self._agreements.gone(session.id)
@@ -184,10 +183,10 @@ class Handlers:
 
     def _leave_alone(self, session: Session, graph: str) -> None:
         """A process that waits no more for a graph, at its deadline for example, reads nothing of its rounds either."""
-        for name, listeners in self.followers.items():
+        for name in self.followers.rounds_of(session.identity):
             followed = self._coordinator.rounds.get(name)
             if followed is not None and followed.session == session.id and followed.graph == graph:
-                listeners.discard(session.identity)
+                self.followers.leave(name, session.identity)
 
     def _bye(self, session: Session, _bye: messages.Bye, _frames: tuple[bytes, ...], now: float) -> Reply:
         self.end(session, now)
@@ -223,7 +222,7 @@ class Handlers:
         if asked.session != session.id or asked.given_up:
             asked = self._coordinator.adopt(asked, session, now)
         if asked.result is None:
-            self.followers.setdefault(asked.id, set()).add(session.identity)
+            self.followers.add(asked.id, session.identity)
         return self.progresses.of(asked, now), []
 
     def _gathered(self, session: Session, gathered: messages.Gathered, _frames: tuple[bytes, ...], _now: float) -> Reply:
