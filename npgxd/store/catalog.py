@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from npgxd.errors import StoreError
 from npgxd.store.disk import DISK, Disk, explained
+from npgxd.store.plain import digest_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,11 +78,8 @@ class Catalog:
         self._disk = disk
         self.was_rebuilt = False
         try:
-            self._db = self._open()
+            self._db = self._open_twice()
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", None) in _PASSING:
-                raise _trouble("open", path, error, hint="free space on its disk, or memory, and end what locks it") from error
-            _check_means(path)
             log.warning("the catalog %s cannot be used (%s): it is made anew from the kernels", path, error)
             self._set_aside()
             try:
@@ -191,6 +189,22 @@ class Catalog:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _open_twice(self) -> sqlite3.Connection:
+        """Once more where it fails and can be read: for want of memory, say, SQLite calls a good file one that it cannot read.
+
+        StoreError where that says nothing of the file. DatabaseError: the file is of no use.
+        """
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0)
+            if _says_nothing(self._path, code):
+                hint = "free space on its disk, or memory, and end what locks it"
+                raise _trouble("open", self._path, error, hint=hint) from error
+            if not all(map(_can_be_read, _files(self._path))):
+                raise
+            return self._open()
+
     def _open(self) -> sqlite3.Connection:
         new = not self._path.exists()
         if new:
@@ -218,10 +232,8 @@ class Catalog:
         place = self._path.parent / "quarantine"
         self._disk.make_directory(place, 0o700, exist_ok=True)
         mark = secrets.token_hex(4)
-        for suffix in ("", "-wal", "-shm"):
-            old = Path(f"{self._path}{suffix}")
-            if os.path.lexists(old):
-                self._disk.move(old, place / f"{self._path.name}-{mark}{suffix}")
+        for old in _files(self._path):
+            self._disk.move(old, place / old.name.replace(self._path.name, f"{self._path.name}-{mark}", 1))
 
     def _one(self, question: str) -> int | float:
         return self._read(question)[0][0]  # type: ignore[no-any-return]  # SQLite's own types
@@ -254,11 +266,28 @@ class Catalog:
                 self._db.execute("PRAGMA synchronous=FULL")
 
 
-def _check_means(path: Path) -> None:
-    """StoreError where there are no descriptors left to open the catalog with: then nothing is known of it."""
+def _says_nothing(path: Path, code: int) -> bool:
+    """Whether a trouble at opening is none of the file's. StoreError where there are no descriptors left to tell."""
     with contextlib.ExitStack() as opened, explained("open", path):
         for _ in range(_DESCRIPTORS):
             opened.callback(os.close, os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    return code in _PASSING or (code == sqlite3.SQLITE_CANTOPEN and all(map(_can_be_read, _files(path))))
+
+
+def _files(path: Path) -> list[Path]:
+    """The catalog's file, its log and the index of that, as far as they are there."""
+    return [each for suffix in ("", "-wal", "-shm") if os.path.lexists(each := Path(f"{path}{suffix}"))]
+
+
+def _can_be_read(path: Path) -> bool:
+    """Whether it is a plain file that the disk gives, whatever is in it. StoreError where there are no means to tell."""
+    try:
+        digest_plain(path)
+    except StoreError as error:
+        if error.no_means:
+            raise
+        return False
+    return True
 
 
 def _trouble(act: str, path: Path, error: sqlite3.Error, *, hint: str) -> StoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,3 +113,63 @@ def test_a_catalog_is_not_made_anew(house: House, left: int) -> None:
         assert error.no_means  # noqa: PT017 -- with enough of them left there is none
     assert names(house.state.quarantine) == []
     assert house.open().catalog.counters() == {"hits": 7}
+
+
+class Forgetful:
+    """A connection to SQLite of which one statement fails, as where the kernel has no memory for what is read."""
+
+    def __init__(self, real: sqlite3.Connection, left: list[str], said: str) -> None:
+        self._real, self._left, self._said = real, left, said
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+    def execute(self, question: str, *values: object) -> object:
+        if self._left and question.startswith(self._left[0]):
+            self._left.clear()
+            if not self._said:
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+                raise error
+            return self._real.execute(f"SELECT '{self._said}'")
+        return self._real.execute(question, *values)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("PRAGMA journal_mode", ""),
+        ("PRAGMA user_version", ""),
+        ("PRAGMA quick_check", "Tree 13 page 13: unable to get the page. error code=266"),
+    ],
+)
+def test_a_catalog_that_could_not_be_read_once_is_not_made_anew(
+    house: House, monkeypatch: pytest.MonkeyPatch, statement: str, said: str
+) -> None:
+    house.catalog.count({"hits": 7})
+    house.close()
+    connect, left = sqlite3.connect, [statement]
+    monkeypatch.setattr(sqlite3, "connect", lambda *path, **how: Forgetful(connect(*path, **how), left, said))
+    assert house.open().catalog.counters() == {"hits": 7}
+    assert left == []
+    assert names(house.state.quarantine) == []
+
+
+def test_a_catalog_whose_log_cannot_be_opened_just_then_is_not_made_anew(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.catalog.count({"hits": 7})
+    house.close()
+
+    def refuse(*_path: object, **_how: object) -> object:
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", refuse)
+        with pytest.raises(StoreError, match="unable to open database file"):
+            Catalog(house.state.catalog)
+    assert house.open().catalog.counters() == {"hits": 7}
+    house.close()
+    (house.path / "catalog.sqlite-wal").mkdir()
+    assert house.open().catalog.counters() == {}, "what is no file of SQLite's is damage"
+    assert [name for name in names(house.state.quarantine) if name.endswith("-wal")]
