@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.bytecode import compile_own_modules
 from tests.memory import room_in_memory
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             os.environ.pop(name, None)
         os.environ["HOME"] = home
+        compile_own_modules()
 
 
 @pytest.hookimpl(wrapper=True)
