@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ import pytest
 
 from tests.bytecode import compile_own_modules
 from tests.memory import room_in_memory
+from tests.uncollected import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -40,10 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What the tests together import stays: nobody searches it for garbage, neither now nor when a test asks for a search."""
-    gc.disable()
-    try:
+    """What the tests together import is not searched for garbage either when a test asks for a search."""
+    with uncollected():
         return (yield)
-    finally:
-        gc.enable()
-        gc.freeze()

@@ -26,7 +26,14 @@ print(npugraph_ex.static_kernel_report(), "torch" in sys.modules, atexit._ncallb
 
 
 def test_the_backend_is_known_to_dynamo_by_name():
-    assert python("import torch._dynamo as d; print('npugraph_ex' in d.list_backends(()))") == "True"
+    code = """
+import gc
+gc.disable()  # or a third of the time goes into a search of what is imported
+import torch._dynamo as d
+print('npugraph_ex' in d.list_backends(()))
+gc.freeze()
+"""
+    assert python(code) == "True"
 
 
 def test_the_version_is_the_projects():

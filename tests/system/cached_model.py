@@ -13,10 +13,13 @@ import signal
 import sys
 from pathlib import Path
 
-import torch
-from torch import nn
+from tests.uncollected import uncollected
 
-from npugraph_ex.inference import cache_compile, opening
+with uncollected():
+    import torch
+    from torch import nn
+
+    from npugraph_ex.inference import cache_compile, opening
 
 _made = opening.making.made
 

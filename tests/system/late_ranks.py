@@ -1,12 +1,12 @@
-"""The ranks of one job on this node, which train in lock step and do not wait for their kernels; forked, so that torch is imported once.
+"""Jobs of ranks on this node, which train in lock step and do not wait for their kernels; forked, so that torch is imported once for all.
 
-``python late_ranks.py ASK REPORTS``: ASK is a JSON file (see ``rank`` for what is in it), REPORTS a directory for
-``<rank>.json`` and, while a rank runs, ``<rank>.calls`` with how many calls it has begun.
+Each line on stdin is one job, in JSON: ``ask`` (see ``rank`` for what is in it), ``reports``, a directory for ``<rank>.json`` and, while
+a rank runs, ``<rank>.calls`` with how many calls it has begun, the job's ``environment``, and ``errors``, the file for what it prints.
+It is answered with the pid of the job, which is the parent of its ranks and writes ``codes.json`` when the last of them has ended.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -18,15 +18,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch._inductor.utils import fresh_cache  # noqa: F401 -- what Dynamo imports at its first use, once for all ranks
+from tests.uncollected import uncollected
 
-import npugraph_ex
-from npgxd.client import Client, Patience, client
-from npgxd.wire.states import ClientState
-from npugraph_ex import backend  # noqa: F401 -- as above
-from npugraph_ex.engines._eager import EagerEngine, EagerRunner
+with uncollected():
+    import torch
+    import torch.distributed as dist
+    from torch._inductor.utils import fresh_cache  # noqa: F401 -- what Dynamo imports at its first use, once for all ranks
+
+    import npugraph_ex
+    from npgxd.client import Client, Patience, client
+    from npgxd.wire.states import ClientState
+    from npugraph_ex import backend  # noqa: F401 -- as above
+    from npugraph_ex.engines._eager import EagerEngine, EagerRunner
 
 ENOUGH_S = 90.0
 PR_SET_PDEATHSIG = 1
@@ -115,27 +118,20 @@ def state() -> ClientState | None:
     return reports[0].outcome.state if reports else None
 
 
-def end(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and was waited for
-            os.kill(pid, signal.SIGKILL)
-
-
 def write(path: Path, told: object) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(told))
     new.rename(path)
 
 
-def main(ask_path: str, reports_path: str) -> None:
-    ask, reports = json.loads(Path(ask_path).read_text()), Path(reports_path)
+def job(ask: dict[str, Any], reports: Path) -> None:
     os.environ |= {"WORLD_SIZE": str(ask["ranks"]), "LOCAL_WORLD_SIZE": str(ask["ranks"])}
     torch.set_num_threads(1)
     pids = []
     for number in range(ask["ranks"]):
         pid = os.fork()
         if pid == 0:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that fails ends this process's parent alone
+            end_with_the_parent()
             try:
                 rank(number, ask, reports)
             except BaseException:  # noqa: BLE001 -- a test reads it
@@ -146,11 +142,35 @@ def main(ask_path: str, reports_path: str) -> None:
                 os._exit(0)  # torch takes seconds to take itself down
             sys.exit(0)  # with threads that follow rounds: nothing may hold it up
         pids.append(pid)
-    (reports / "pids").write_text(json.dumps(pids))
-    signal.signal(signal.SIGTERM, lambda *_: end(pids))
+    write(reports / "pids", pids)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    write(reports / "codes.json", {"codes": codes})
+    write(reports / "codes.json", codes)
+
+
+def end_with_the_parent() -> None:
+    """A test that fails ends the job alone, and the end of all tests the process that forks jobs."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def begin(order: dict[str, Any]) -> int:
+    """The pid of a new job."""
+    pid = os.fork()
+    if pid:
+        return pid
+    end_with_the_parent()
+    errors = os.open(order["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, errors), (2, errors)):
+        os.dup2(descriptor, stream)
+    os.environ.clear()
+    os.environ |= order["environment"]
+    job(order["ask"], Path(order["reports"]))
+    os._exit(0)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(begin(json.loads(line)), flush=True)  # noqa: T201 -- what the test reads
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

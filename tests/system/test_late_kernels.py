@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
-from conftest_node import PATIENCE_S, Node, eventually
+from conftest_node import PATIENCE_S, REPOSITORY, Node, eventually
 
 from tools.cann_sim import Costs
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytest.importorskip("torch.distributed")
 
@@ -25,15 +29,19 @@ LONG_S = 150.0
 
 
 class Job:
-    """The ranks of one job, as a process of their own."""
+    """The ranks of one job, as processes of their own."""
 
-    def __init__(self, node: Node, **ask: object) -> None:
+    def __init__(self, forker: subprocess.Popen[bytes], node: Node, ask: dict[str, object]) -> None:
         self.reports = node.directory / "reports"
         self.reports.mkdir()
-        path = node.directory / "job.json"
-        path.write_text(json.dumps({"ranks": RANKS, "size": 32, "collective": True, "reconnect_s": PATIENCE_S, **ask}))
         self.errors = node.directory / "job.err"
-        self.process: subprocess.Popen[bytes] = node.spawn(str(SCRIPT), str(path), str(self.reports), stderr=self.errors)
+        self.errors.touch()
+        assert forker.stdin is not None
+        assert forker.stdout is not None
+        order = {"ask": ask, "reports": str(self.reports), "environment": node.environment(), "errors": str(self.errors)}
+        forker.stdin.write(json.dumps(order).encode() + b"\n")
+        forker.stdin.flush()
+        self.process = psutil.Process(int(forker.stdout.readline()))
 
     def calls(self, rank: int) -> int:
         path = self.reports / f"{rank}.calls"
@@ -44,8 +52,9 @@ class Job:
 
     def codes(self) -> list[int]:
         """How each rank ended; a rank that hangs would run into the timeout."""
-        self.process.wait(LONG_S)
-        return json.loads((self.reports / "codes.json").read_text())["codes"]
+        codes = self.reports / "codes.json"
+        eventually(codes.exists, "all ranks have ended", LONG_S)
+        return json.loads(codes.read_text())
 
     def told(self) -> list[dict[str, Any]]:
         """What each rank wrote down at its end; all ended well."""
@@ -55,6 +64,39 @@ class Job:
 
     def why(self) -> str:
         return self.errors.read_text() + "".join(path.read_text() for path in self.reports.glob("*.err"))
+
+    def close(self) -> None:
+        """End what is left of it; its ranks end with it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """What jobs are forked from; it lies where graphs may write beside it."""
+    script = shutil.copy(SCRIPT, tmp_path_factory.mktemp("ranks"))
+    process = subprocess.Popen(
+        [sys.executable, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    yield process
+    process.communicate()
+
+
+@pytest.fixture
+def start(forker: subprocess.Popen[bytes]) -> Iterator[Callable[..., Job]]:
+    """Starts a job on a node."""
+    jobs: list[Job] = []
+
+    def begin(node: Node, **ask: object) -> Job:
+        jobs.append(Job(forker, node, {"ranks": RANKS, "size": 32, "collective": True, "reconnect_s": PATIENCE_S, **ask}))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.close()
 
 
 @pytest.fixture
@@ -78,8 +120,8 @@ def in_the_middle(node: Node, job: Job) -> None:
     eventually(lambda: job.calls(0) > 1 and node.compilers(), "the graph runs while its kernels are compiled")
 
 
-def test_four_ranks_with_a_collective_change_at_the_same_call(slow_node: Node) -> None:
-    told = Job(slow_node).told()
+def test_four_ranks_with_a_collective_change_at_the_same_call(slow_node: Node, start: Callable[..., Job]) -> None:
+    told = start(slow_node).told()
     assert [(rank["state"], rank["reason"]) for rank in told] == [("INSTALLED", "compiled")] * RANKS
     (at,) = {rank["changed_at"] for rank in told}
     assert at > 2  # it did run before
@@ -88,8 +130,10 @@ def test_four_ranks_with_a_collective_change_at_the_same_call(slow_node: Node) -
     assert len({rank["last"] for rank in told}) == 1
 
 
-def test_a_daemon_killed_in_the_middle_hangs_nobody_and_nobody_changes_alone(very_slow_node: Node) -> None:
-    job = Job(very_slow_node, reconnect_s=1.0)
+def test_a_daemon_killed_in_the_middle_hangs_nobody_and_nobody_changes_alone(
+    very_slow_node: Node, start: Callable[..., Job]
+) -> None:
+    job = start(very_slow_node, reconnect_s=1.0)
     in_the_middle(very_slow_node, job)
     very_slow_node.kill()
     told = job.told()
@@ -99,8 +143,10 @@ def test_a_daemon_killed_in_the_middle_hangs_nobody_and_nobody_changes_alone(ver
     assert {rank["reason"] for rank in told} <= {"daemon_unavailable", "not_agreed"}  # the kernels of some may have been ready
 
 
-def test_a_daemon_restarted_in_the_middle_brings_them_to_one_call_all_the_same(very_slow_node: Node) -> None:
-    job = Job(very_slow_node)
+def test_a_daemon_restarted_in_the_middle_brings_them_to_one_call_all_the_same(
+    very_slow_node: Node, start: Callable[..., Job]
+) -> None:
+    job = start(very_slow_node)
     in_the_middle(very_slow_node, job)
     very_slow_node.kill()
     very_slow_node.cann.set_costs(Costs(startup_s=0.5))
@@ -111,8 +157,8 @@ def test_a_daemon_restarted_in_the_middle_brings_them_to_one_call_all_the_same(v
     assert len({rank["changed_at"] for rank in told}) == 1
 
 
-def test_a_rank_killed_in_the_middle_hangs_nobody(very_slow_node: Node) -> None:
-    job = Job(very_slow_node)
+def test_a_rank_killed_in_the_middle_hangs_nobody(very_slow_node: Node, start: Callable[..., Job]) -> None:
+    job = start(very_slow_node)
     in_the_middle(very_slow_node, job)
     job.kill(3)
     codes = job.codes()
@@ -121,8 +167,8 @@ def test_a_rank_killed_in_the_middle_hangs_nobody(very_slow_node: Node) -> None:
     assert all("Gloo" in (job.reports / f"{rank}.err").read_text() or "gloo" in job.why() for rank in range(3))
 
 
-def test_a_rank_that_never_calls_again_keeps_nobody_from_changing(slow_node: Node) -> None:
-    told = Job(slow_node, collective=False, stops=3, calls=2, ordinary_end=True).told()
+def test_a_rank_that_never_calls_again_keeps_nobody_from_changing(slow_node: Node, start: Callable[..., Job]) -> None:
+    told = start(slow_node, collective=False, stops=3, calls=2, ordinary_end=True).told()
     assert all(rank["right"] for rank in told)
     assert [rank["state"] for rank in told] == ["INSTALLED"] * 3 + ["QUEUED"]
     assert len({rank["changed_at"] for rank in told[:3]}) == 1

@@ -227,10 +227,12 @@ NUMBERS = {"number": ("models", "self, x, by=3):\n        return x * by *", "sel
 """Numbers that Dynamo makes inputs of the graph: another one is answered by the same entry."""
 
 CHILD = """
-import json, sys
-import torch
-import models
-from npugraph_ex.inference import cache_compile
+import gc, json, sys
+from tests.uncollected import uncollected
+with uncollected():
+    import torch
+    import models
+    from npugraph_ex.inference import cache_compile
 
 names, cache_dir = json.loads(sys.argv[1]), sys.argv[2]
 told = {}
@@ -243,6 +245,7 @@ for name in names:
         equal = torch.equal(cached(x), getattr(model, name)(x)) and torch.equal(cached(x + 1), getattr(model, name)(x + 1))
     told[name] = [cached.origin, equal, cached.reason]
 print(json.dumps({"told": told, "dynamo": "torch._dynamo" in sys.modules}))
+gc.freeze()
 """
 
 

@@ -7,13 +7,17 @@ whether they equal eager, and whether Dynamo was imported.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import sys
 from typing import List  # noqa: UP035 -- as in the example
 
-import torch
+from tests.uncollected import uncollected
 
-import npugraph_ex
+with uncollected():
+    import torch
+
+    import npugraph_ex
 
 
 @dataclasses.dataclass
@@ -76,3 +80,4 @@ def main(cache_dir, rendezvous="", rank="0", world_size="1"):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    gc.freeze()

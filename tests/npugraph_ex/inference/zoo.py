@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import json
 import sys
 import typing
 
-import torch
-import torch.nn.functional as F  # noqa: N812 -- torch's own habit
-from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from tests.uncollected import uncollected
+
+with uncollected():
+    import torch
+    import torch.nn.functional as F  # noqa: N812 -- torch's own habit
+    from torch import nn
+    from torch.nn.utils import parametrizations, parametrize
 
 SCALE = 3
 TABLE = {"shift": 0.5, "names": ["a", "b"]}
@@ -370,3 +374,4 @@ def main(cache_dir, *chosen):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    gc.freeze()
