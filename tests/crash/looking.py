@@ -36,8 +36,11 @@ class Looked:
     strangers: list[str] = field(default_factory=list)
 
 
-def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int) -> Looked:
-    """Every moment of one life: everything that is wrong, with the story of how it came about."""
+def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment: int, until_wrong: bool = False) -> Looked:
+    """Every moment of one life: everything that is wrong, with the story of how it came about.
+
+    With ``until_wrong`` the first thing that is wrong is enough.
+    """
     looked = Looked()
     with memory_directory() as place:
         recorder = _prepared(scenario, place)
@@ -45,7 +48,8 @@ def look(scenario: Scenario, seed: str, patch: pytest.MonkeyPatch, *, per_moment
             patched.setattr(disk, "os", recorder)
             scenario.act(recorder.root, recorder.mark)
         looked.strangers = recorder.strangers()
-        _look_at_all(looked, scenario, place, crashes(recorder, per_moment=per_moment, seed=seed, told=looked.told))
+        found = crashes(recorder, per_moment=per_moment, seed=seed, told=looked.told)
+        _look_at_all(looked, scenario, place, found, until_wrong=until_wrong)
     return looked
 
 
@@ -55,7 +59,7 @@ def look_at_two_lives(
     """The first life is killed at each ``stride``-th act, the next does it all again, and then the power fails.
 
     What the first one did not force to the disk is still not there, unless the second has seen to it.  With ``until_wrong`` the first
-    act at which something is wrong is enough.
+    thing that is wrong is enough.
     """
     looked = Looked()
     for kill_at in range(1, MOST_ACTS, stride):
@@ -73,7 +77,7 @@ def look_at_two_lives(
                 since, recorder.lives = len(recorder.events), float("inf")
                 scenario.act(recorder.root, recorder.mark)
             found = crashes(recorder, per_moment=per_moment, seed=f"{seed} {kill_at}", told=looked.told, since=since)
-            _look_at_all(looked, scenario, place, found, f"killed before act {kill_at}, then ")
+            _look_at_all(looked, scenario, place, found, f"killed before act {kill_at}, then ", until_wrong=until_wrong)
         if until_wrong and looked.wrong:
             return looked
     raise AssertionError(f"more than {MOST_ACTS} acts")
@@ -91,7 +95,9 @@ def _prepared(scenario: Scenario, place: str) -> Recorder:
     return Recorder(root)
 
 
-def _look_at_all(looked: Looked, scenario: Scenario, place: str, found: Iterable[Crash], before: str = "") -> None:
+def _look_at_all(
+    looked: Looked, scenario: Scenario, place: str, found: Iterable[Crash], before: str = "", *, until_wrong: bool
+) -> None:
     for number, crash in enumerate(found):
         root = Path(place, f"{number}")
         root.mkdir()
@@ -102,6 +108,8 @@ def _look_at_all(looked: Looked, scenario: Scenario, place: str, found: Iterable
             problems = [f"{type(error).__name__}: {error}"]
         if problems:
             looked.wrong.append(f"{before}{crash.story}; acknowledged {sorted(crash.marks)}: {problems}")
+            if until_wrong:
+                return
         shutil.rmtree(root)
 
 

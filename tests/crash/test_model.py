@@ -53,4 +53,4 @@ def test_a_broken_promise_of_the_disk_is_found_out(
     caplog.set_level(logging.CRITICAL)
     scenario, method, broken = BREAKS[what]
     monkeypatch.setattr(Disk, method, broken)
-    assert look(SCENARIOS[scenario](), what, monkeypatch, per_moment=12).wrong
+    assert look(SCENARIOS[scenario](), what, monkeypatch, per_moment=12, until_wrong=True).wrong

@@ -126,4 +126,4 @@ def test_a_broken_promise_of_the_shared_root_is_found_out(what: str, monkeypatch
     if two_lives:
         assert look_at_two_lives(SCENARIOS[name](), what, monkeypatch, per_moment=4, stride=2, until_wrong=True).wrong
     else:
-        assert look(SCENARIOS[name](), what, monkeypatch, per_moment=12).wrong
+        assert look(SCENARIOS[name](), what, monkeypatch, per_moment=12, until_wrong=True).wrong
