@@ -38,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
         compile_own_modules()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones come first, in random order as all others: where several processes run the tests, none is alone with one in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What the tests together import is not searched for garbage either when a test asks for a search."""

@@ -26,6 +26,7 @@ pytest.importorskip("torch.distributed")
 SCRIPT = Path(__file__).with_name("late_ranks.py")
 RANKS = 4
 LONG_S = 150.0
+pytestmark = pytest.mark.slow
 
 
 class Job:

@@ -60,6 +60,7 @@ def client(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     made.close()
 
 
+@pytest.mark.slow
 def test_fc37_of_8_independent_cold_clients_in_20_rounds_none_fails_and_each_key_is_compiled_once(node: Node) -> None:
     rounds = [matmuls(16 * turn) for turn in range(1, 21)]
     ranks = [node.rank([], options={"rounds": rounds}, MASTER_PORT=str(port)) for port in range(CLIENTS)]

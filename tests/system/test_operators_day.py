@@ -90,6 +90,7 @@ def operator(on_disk: Path) -> Iterator[Operator]:
         machine.close()
 
 
+@pytest.mark.slow
 def test_an_operators_day(operator: Operator) -> None:
     install(operator)
     serving = two_jobs(operator)

@@ -158,6 +158,7 @@ def test_after_the_catalog_was_made_anew_nothing_goes_until_the_next_start(make_
     assert npgxctl(node, "gc")["removed"] == 2
 
 
+@pytest.mark.slow
 def test_fc25_scratch_logs_and_size_stay_within_their_limits(make_node: Callable[..., Node]) -> None:
     node = make_node()
     node.settings["store"] = {"max_gb": 0.0002, "gc_interval_s": 1, "recent_s": 0, "quarantine_mb": 1}

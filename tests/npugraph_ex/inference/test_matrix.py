@@ -298,6 +298,7 @@ def repository(monkeypatch, request):
     monkeypatch.chdir(request.config.rootpath)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("repository")
 def test_edits_miss_and_the_rest_hits_fc03_fc04(tmp_path):
     """Four processes: made; moved and commented; edited in every place; as it was, whose entries the edited one left alone."""

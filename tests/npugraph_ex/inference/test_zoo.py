@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import zoo
 
 
+@pytest.mark.slow
 def test_every_model_is_loaded_by_the_second_start_without_dynamo_equals_eager_and_has_equal_bytes_everywhere(start, tmp_path):
     cold = start("zoo.py", tmp_path / "cache")
     assert set(cold["cases"]) == set(zoo.CASES)
