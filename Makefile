@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 NPU := .venv-npu
 # The CPU build is enough for everything here; TORCH= installs another one, for example TORCH="torch==2.13.0 --index-url ...".
 TORCH ?= torch
-WORKERS ?= 2
+# One more than the two processors that the tests are timed on: many of them wait, for what they started or for a limit to pass.
+WORKERS ?= 3
 NEW_ENOUGH := 'import sys; sys.exit(sys.version_info < (3, 11) and "npgxd needs Python 3.11 or later, for example: make demo PYTHON=python3.12")'
 
 # An environment at $(1); one that is not whole is mended: where Python lacks `ensurepip`, `venv` fails and leaves one without pip.
