@@ -133,10 +133,7 @@ class Checking:
             done = self._aside(place, problem)
             self._add(found, "kernel_damaged", kernel, problem, "set aside in the quarantine", done)
             return
-
-        def adopt() -> None:
-            self.catalog.add_kernels([row_of(self.views.kernels.manifest(kernel))])
-
+        adopt = partial(self.views.kernels.adopt, [kernel])
         self._add(found, "kernel_unlisted", kernel, "the catalog does not list it", "listed again", adopt)
 
     def _kernels(self, found: Findings) -> Steps[None]:

@@ -7,6 +7,7 @@ directory goes out of sight by one rename, then its files go: a crash leaves who
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -318,10 +319,16 @@ class Removal:
     def _remove_directories(self, going: Sequence[Standing]) -> Steps[None]:
         """First all of them out of sight, in this step: until then a crash, or a round that compiles one anew, finds them whole."""
         away = self._state.staging / f"dropped-{secrets.token_hex(8)}"
-        self._state.disk.make_directory(away, 0o700)
-        for row in going:
-            if os.path.lexists(self._kernels.directory(row.id)):
-                self._state.disk.move(self._kernels.directory(row.id), away / row.id, durable=False)
+        try:
+            self._state.disk.make_directory(away, 0o700)
+            for row in going:
+                if os.path.lexists(self._kernels.directory(row.id)):
+                    self._state.disk.move(self._kernels.directory(row.id), away / row.id, durable=False)
+        except StoreError:
+            # What stays is listed again: else it would lie there until the next start, count for nothing, and be compiled anew.
+            with contextlib.suppress(StoreError):
+                self._kernels.adopt(row.id for row in going if os.path.lexists(self._kernels.directory(row.id)))
+            raise
         # Else power loss could undo a rename, and not what was then unlinked.
         yield from self._done(partial(self._state.disk.fsync_directory, away))
         for row in going:

@@ -6,6 +6,7 @@ but the daemon opens them, and it hands an entry only to whom it belongs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -208,10 +209,19 @@ class ArtifactStore:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def remove(self, entries: Collection[str]) -> None:
-        """Remove entries. The catalog first: a crash before the files are gone leaves entries that are listed again."""
+        """Remove entries. The catalog first: a crash before the files are gone leaves entries that are listed again.
+
+        StoreError where a file cannot be removed: those that are left are listed.
+        """
         self._forget(entries)
-        for entry in entries:
-            self._state.disk.unlink(self.path(entry))
+        try:
+            for entry in entries:
+                self._state.disk.unlink(self.path(entry))
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                for path in filter(os.path.lexists, map(self.path, entries)):
+                    self.adopt(path)
+            raise
 
     def set_aside(self, entry: str, reason: str) -> None:
         """An entry cannot be trusted: it goes to the quarantine with its reason, and is built anew when it is needed."""

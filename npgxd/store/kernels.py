@@ -272,6 +272,10 @@ class KernelStore:
                 )
         return manifest
 
+    def adopt(self, kernels: Iterable[str]) -> None:
+        """List kernels that are there, and are not listed; StoreError if one cannot be read."""
+        self._catalog.add_kernels([row_of(self.manifest(kernel)) for kernel in kernels])
+
     def forget(self, kernels: Collection[str]) -> None:
         """These kernels answer no key from now on; their directories are the caller's to remove, and are no kernels any more.
 
@@ -283,8 +287,19 @@ class KernelStore:
             self._recent.pop(kernel, None)
 
     def condemn(self, kernel: str, error: StoreError) -> None:
-        """A kernel was found damaged: it is set aside with the reason, and compiled again when it is needed."""
-        self._set_aside(kernel, error)
+        """Quarantine what is left of a damaged kernel with the reason, and forget it, so that it is compiled again when it is needed.
+
+        Raises ``error`` itself where that says nothing of the kernel: it stays.
+        """
+        if error.no_means:
+            raise error
+        log.error("kernel %s is damaged and is compiled again when it is needed: %s", kernel[:16], error)
+        self._catalog.drop_kernel(kernel)
+        self._verified.discard(kernel)
+        self._recent.pop(kernel, None)
+        self.damaged.add(kernel)
+        if os.path.lexists(self.directory(kernel)):
+            self._state.set_aside(self.directory(kernel), str(error))
 
     def recheck(self, kernel: str) -> bool:
         """Whether a kernel still has the bytes of its manifest; one that has not is set aside, and is missing from now on.
@@ -294,7 +309,7 @@ class KernelStore:
         try:
             self.verify(kernel)
         except StoreError as error:
-            self._set_aside(kernel, error)
+            self.condemn(kernel, error)
             return False
         return True
 
@@ -311,7 +326,7 @@ class KernelStore:
             else:
                 manifest = self.verify(kernel)
         except StoreError as error:
-            self._set_aside(kernel, error)
+            self.condemn(kernel, error)
             return None
         self._verified.add(kernel)
         self._recent[kernel] = manifest
@@ -325,27 +340,12 @@ class KernelStore:
         try:
             self.verify(manifest.id)
         except StoreError as error:
-            self._set_aside(manifest.id, error)
+            self.condemn(manifest.id, error)
             disk.publish(staged, final, durable=False)
         else:
             disk.write_file(final / MANIFEST_NAME, manifest.to_json(), staging=self._state.staging)
             disk.remove_tree(staged)
         self._recent.pop(manifest.id, None)
-
-    def _set_aside(self, kernel: str, error: StoreError) -> None:
-        """Quarantine what is left of a damaged kernel, and forget it, so that it is compiled again.
-
-        Raises ``error`` itself where that says nothing of the kernel: it stays.
-        """
-        if error.no_means:
-            raise error
-        log.error("kernel %s is damaged and is compiled again when it is needed: %s", kernel[:16], error)
-        self._catalog.drop_kernel(kernel)
-        self._verified.discard(kernel)
-        self._recent.pop(kernel, None)
-        self.damaged.add(kernel)
-        if os.path.lexists(self.directory(kernel)):
-            self._state.set_aside(self.directory(kernel), str(error))
 
 
 def row_of(manifest: KernelManifest) -> KernelRow:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from npgxd.errors import StoreError
 from npgxd.oplib.checking import Checking
 from npgxd.oplib.pins import Pins
 from npgxd.oplib.removal import OVERHEAD, Budget, Marks, Removal, Report, choose, order
@@ -278,6 +279,30 @@ def test_a_package_stays_as_long_as_one_of_its_kernels(swept):
     swept.pins.remove("a")
     assert (swept.collect().packages, house.packages.path(digest("package")).exists()) == (1, False)
     assert house.packages.count() == 0
+
+
+@pytest.mark.parametrize(("operation", "number"), [("mkdir", 1), ("rename", 1), ("rename", 2), ("rename", 3)])
+def test_kernels_that_the_disk_does_not_let_go_are_there_and_go_with_the_next_pass(swept, monkeypatch, operation, number):
+    house = swept.oplib.house
+    for name in "abc":
+        house.publish(name)
+    acts = []
+
+    def refuse(act: str, path: Path) -> None:
+        acts.extend([act] if act == operation and "dropped-" in str(path) else [])
+        if acts and len(acts) == number:
+            raise StoreError(f"{path}: Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(house.state.disk, "step", refuse)
+        with pytest.raises(StoreError, match="Input/output error"):
+            swept.collect()
+    left = 3 if operation == "mkdir" else 4 - number
+    assert (house.kernels.count(), len(swept.names(*"abc"))) == (left, left)
+    assert verify(swept) == []
+    swept.oplib.restart()
+    swept.open()
+    assert swept.collect().removed == left
 
 
 def verify(swept: Swept, *, repair: bool = False) -> list[str]:

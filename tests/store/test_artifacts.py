@@ -153,6 +153,23 @@ def test_an_entry_that_there_is_no_descriptor_for_stays(house: House) -> None:
     assert not names(house.state.quarantine)
 
 
+def test_entries_that_the_disk_does_not_let_go_stay_listed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [publish(house, name.encode(), key=digest(name)) for name in "abc"]
+
+    def refuse(operation: str, path: Path) -> None:
+        if operation == "unlink" and path.name == rows[1].id:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(house.state.disk, "step", refuse)
+        with pytest.raises(StoreError, match="Input/output error"):
+            house.artifacts.remove([row.id for row in rows])
+    assert house.artifacts.rows.ids() == {rows[1].id, rows[2].id}
+    assert content(house, key=digest("b")) == b"b"
+    house.artifacts.remove(house.artifacts.rows.ids())
+    assert list(house.artifacts.files()) == []
+
+
 @pytest.mark.parametrize("noted", [False, True], ids=["when it is needed", "before"])
 def test_what_was_used_last_is_kept_in_memory_also_where_another_thread_used_it(
     house: House, monkeypatch: pytest.MonkeyPatch, noted: bool
