@@ -19,6 +19,7 @@ import psutil
 from npgxd.client import Client
 from npgxd.wire.states import ArtifactState
 from tools.bench import echo, flooders, lookups
+from tools.bench.processor import Processor
 from tools.cann_sim import Costs
 from tools.demo.node import Node
 
@@ -84,6 +85,7 @@ def _measured(kind: str, client: Client, peer: echo.Echo, daemon: psutil.Process
     taken: list[float] = []
     bare: list[float] = []
     missed, size, descriptors = 0, 0, 0
+    processor = Processor(daemon.pid)
     for turn in range(LOOKUPS):
         begun = time.perf_counter()
         missed += client.lookup(lookups.KEY).state is not ArtifactState.HIT
@@ -98,5 +100,5 @@ def _measured(kind: str, client: Client, peer: echo.Echo, daemon: psutil.Process
     return {
         f"look-up HIT of {lookups.SMALL // 1000} kB, one client, {when}": lookups.spread(taken) + unanswered,
         f"  a bare echo of as many bytes, {when}": lookups.spread(bare),
-        f"  the daemon, at most, {when}": f"RSS {size / 1e6:.0f} MB, {descriptors} descriptors",
+        f"  the daemon, {when}": f"at most RSS {size / 1e6:.0f} MB, {descriptors} descriptors; {processor.told()}",
     }

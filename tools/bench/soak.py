@@ -23,6 +23,7 @@ import psutil
 
 from npgxd.daemon.scheduling import kept, tracing
 from tools.bench import echo, soak_client
+from tools.bench.processor import Processor
 from tools.cann_sim import Costs
 from tools.demo.node import Node
 
@@ -79,11 +80,11 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
         daemon = psutil.Process(node.daemon.pid if node.daemon is not None else 0)
         _prepare(node)
         before = _settled(node, daemon)
-        used = sum(daemon.cpu_times()[:2])
+        processor = Processor(daemon.pid)
         psutil.cpu_percent()  # from here on
         with echo.running(node.runtime / "echo", soak_client.ARTIFACT_BYTES) as peer:
             samples, starts = _run(node, daemon, minutes * 60, clients, peer)
-        used, machine = sum(daemon.cpu_times()[:2]) - used, psutil.cpu_percent()
+        threads, machine = processor.told(), psutil.cpu_percent()
         after = _settled(node, daemon)
         counters = node.counters()
         log = (directory / "npgxd.log").read_text()
@@ -92,7 +93,7 @@ def soak(directory: Path, children: Children, *, minutes: float = 10.0, clients:
         f"{clients} clients for {minutes:g} min": f"{starts} processes, {sum(map(len, answers.values()))} requests, "
         f"{counters.compiled} compiled, {counters.hits} hits, {counters.failed} failed",
         "workers busy, mean": f"{statistics.mean(samples.busy):.2f}",
-        "daemon's part of one processor; all processors busy": f"{used / (minutes * 60):.1%}; {machine:.0f} %",
+        "the daemon, and how busy all processors are": f"{threads}; {machine:.0f} %",
         **{f"{what}, {len(took)} requests": _spread(took) for what, took in sorted(_times(answers).items())},
         **{
             f"p99 of {what} against the budget": _within(_times(answers)[what], _times(answers)[bare])
