@@ -61,6 +61,9 @@ class Session:
     loaded: dict[str, str] = field(default_factory=dict)
     """simplified key -> id of the kernel that this process loaded first; the runtime keeps that one for the process's life."""
 
+    unread: set[str] = field(default_factory=set)
+    """Views that it has leased and that could not be read then, for want of descriptors or memory: ``loaded`` lacks what is in them."""
+
     @property
     def rank(self) -> RankInfo:
         """The rank labels that the process gave."""

@@ -34,12 +34,22 @@ class Assembly:
         """
         return done.session, len(self._loaded_by(done))
 
+    def _session(self, done: Round) -> Session | None:
+        return next((s for s in self._sessions if s.id == done.session), None)
+
     def _loaded_by(self, done: Round) -> dict[str, str]:
-        session = next((s for s in self._sessions if s.id == done.session), None)
+        session = self._session(done)
         return session.loaded if session is not None else {}
 
     def of(self, done: Round) -> Steps[Assembled]:
-        """The view for a round whose keys all have their outcome, bit by bit; StoreError if one of its kernels is gone or damaged."""
+        """The view for a round whose keys all have their outcome, bit by bit.
+
+        StoreError if one of its kernels is gone or damaged, or if it cannot be told now what its process has loaded already.
+        """
+        session = self._session(done)
+        if session is not None:
+            for leased in list(session.unread):
+                self._load(session, leased)
         loaded = self._loaded_by(done)
         wanted: list[KernelManifest] = []
         shadowed: dict[str, Reason] = {}
@@ -77,18 +87,26 @@ class Assembly:
     def loaded(self, session: Session, view: str) -> None:
         """The process behind a session has leased a view: these kernels are now the first under their names there."""
         try:
-            kernels = self._stores.views.kernels_of(view)
-            gone = [kernel for kernel in kernels if not self._loaded(session, kernel)]
-            if gone:  # from the store; what it loaded under their names it keeps all the same
-                for name in self._stores.views.keys_of(view):
-                    session.loaded.setdefault(name, gone[0])
+            self._load(session, view)
         except StoreError as error:
+            if error.no_means:
+                session.unread.add(view)
             log.warning("cannot tell all that pid %d has loaded: %s", session.peer.pid, error)
+
+    def _load(self, session: Session, view: str) -> None:
+        kernels = self._stores.views.kernels_of(view)
+        gone = [kernel for kernel in kernels if not self._loaded(session, kernel)]
+        if gone:  # from the store; what it loaded under their names it keeps all the same
+            for name in self._stores.views.keys_of(view):
+                session.loaded.setdefault(name, gone[0])
+        session.unread.discard(view)
 
     def _loaded(self, session: Session, kernel: str) -> bool:
         try:
             names = self._stores.kernels.get(kernel).simplified_keys
-        except StoreError:
+        except StoreError as error:
+            if error.no_means:
+                raise
             return False
         for name in names:
             session.loaded.setdefault(name, kernel)
