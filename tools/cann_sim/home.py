@@ -10,7 +10,10 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +149,9 @@ def _install_compiler(latest: Path, version: str) -> None:
     whole = hashlib.sha256()
     for source in sorted(target.rglob("*.py")):
         whole.update(source.read_bytes())
-        py_compile.compile(str(source), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        compiled = Path(cache_from_source(str(source)))
+        compiled.parent.mkdir(exist_ok=True)
+        compiled.write_bytes(_compiled(source.relative_to(target)))
     for folder in ("bin", "python/site-packages/opc_tool"):
         (latest / folder).mkdir(parents=True)
     (latest / "python/site-packages/opc_tool/__init__.py").write_text('"""Simulated."""\n')
@@ -163,6 +168,16 @@ def _install_compiler(latest: Path, version: str) -> None:
     opc = latest / "bin" / "opc"
     opc.write_text('#!/bin/sh\necho "opc of SIMULATED CANN: op_compiler starts it" >&2\nexit 1\n')
     opc.chmod(0o755)
+
+
+@cache
+def _compiled(module: Path) -> bytes:
+    """A module of the compiler as Python keeps it, wherever it will lie; kept, since tests make hundreds of homes."""
+    with tempfile.TemporaryDirectory(prefix="npgxd-cann-") as place:
+        target = Path(place, module.name)
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(_COMPILER / module), str(target), str(module), doraise=True, invalidation_mode=mode)
+        return target.read_bytes()
 
 
 def _shebang(interpreter: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,25 +36,32 @@ def _write_root(root: Path, groups: tuple[Group, ...], version: str, families: t
     common.mkdir(parents=True)
     (tbe / _TILING).mkdir(parents=True)
     (common / _COMMON).write_text(f"// simulated: data movement shared by every op of CANN {version}\n#pragma once\n")
-    table: dict[str, object] = {}
     for group in groups:
         header = common / group.header
         header.write_text(f'// simulated: shared by the ops that include it\n#pragma once\n#include "{_COMMON}"\n')
         (tbe / _TILING / group.library).write_bytes(_library(group.library, version))
         for op_type in group.ops:
-            name = file_name(op_type)
-            _write_op(tbe, op_type, name, group.header)
-            table[op_type] = {
-                "opFile": {"value": name},
-                "opInterface": {"value": name},
-                "tilingLib": {"value": group.library},
-                "dynamicShapeSupport": {"flag": "true"},
-            }
-    text = json.dumps(table, indent=2, sort_keys=True)
+            _write_op(tbe, op_type, file_name(op_type), group.header)
     for family in families:
         directory = tbe / "config" / family
         directory.mkdir(parents=True)
-        (directory / f"aic-{family}-ops-info.json").write_text(text)
+        (directory / f"aic-{family}-ops-info.json").write_text(_ops_info(groups))
+
+
+@cache
+def _ops_info(groups: tuple[Group, ...]) -> str:
+    """The table of a root's ops; kept, since tests make hundreds of homes."""
+    table = {
+        op_type: {
+            "opFile": {"value": file_name(op_type)},
+            "opInterface": {"value": file_name(op_type)},
+            "tilingLib": {"value": group.library},
+            "dynamicShapeSupport": {"flag": "true"},
+        }
+        for group in groups
+        for op_type in group.ops
+    }
+    return json.dumps(table, indent=2, sort_keys=True)
 
 
 def _write_op(tbe: Path, op_type: str, name: str, header: str) -> None:
@@ -75,6 +83,7 @@ def _write_kernel_objects(tbe: Path, op_type: str, version: str, families: tuple
         (directory / f"{op_type}.json").write_text(json.dumps({"kernelName": op_type, "simulated": True}, indent=2))
 
 
+@cache
 def _library(name: str, version: str) -> bytes:
     """Bytes that stand for a shared library; never loaded."""
     return b"\x7fELF simulated " + name.encode() + b"\n" + hashlib.shake_256(f"{name} {version}".encode()).digest(8192)
