@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 USAGE = 64
 log = logging.getLogger("npgxd")
 
-DESCRIPTORS = 16_384
-"""Enough for the most sessions that are served."""
+DESCRIPTORS = 65_536
+"""Enough for the most connections that are let in (``serving.connections``), and for those that come before they can be ended."""
+FEW_DESCRIPTORS = 16_384
+"""With fewer, a user who opens connections as fast as he can may have libzmq end the daemon."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +75,7 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     faulthandler.enable()  # what systemd's watchdog ends, or a fault in a library does, leaves a trace in the journal
     check_threads(THREADS)  # before libzmq needs some of them
     passed = take_passed(os.environ)
-    _allow_descriptors()
+    _allow_descriptors(alone=options.user)
     check_socket_path(config.socket)
     prepare_runtime_directory(config.runtime_dir, 0o700 if options.user else 0o750)
     with zmq.Context() as context:
@@ -103,12 +105,22 @@ def _serve(config: Config, options: argparse.Namespace, *, begun: float) -> None
     log.info("stopped; what was waiting is taken up at the next start")
 
 
-def _allow_descriptors() -> None:
-    """Every rank takes two descriptors; the usual soft limit of 1024 is for programs that use select(2)."""
+def _allow_descriptors(*, alone: bool) -> None:
+    """Every rank takes two descriptors; the usual soft limit of 1024 is for programs that use select(2).
+
+    ``alone``: nobody else can connect, who could mean harm.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < FEW_DESCRIPTORS and not alone:
+        log.warning(
+            "%d files may be open (ulimit -Hn), and a user who opens thousands of connections at once may end a daemon that has few: "
+            "raise LimitNOFILE= to %d or more",
+            wanted,
+            FEW_DESCRIPTORS,
+        )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -132,6 +133,17 @@ def test_a_users_open_connections_are_bounded_and_another_one_may_come_when_one_
         ground.connections.closed(far)
         ground.connections.closed(far)
     assert ground.connections.of_user(ME.uid) <= 1
+
+
+def test_all_users_together_have_no_more_than_a_third_of_the_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (12, 12))
+    place = Path(tempfile.mkdtemp(prefix="npgxd-t-", dir="/tmp"))  # a socket's path has at most 107 bytes
+    ground = Ground(place)
+    ends = [ground.connect()[0] for _ in range(5)]
+    assert [has_ended(each) for each in ends] == [False] * 4 + [True], "the rest is for sessions, and for what comes too fast"
+    for each in ground.ends:
+        each.close()
+    shutil.rmtree(place)
 
 
 def test_a_connection_that_says_nothing_goes_and_one_that_speaks_or_has_a_session_stays(ground: Ground) -> None:

@@ -30,8 +30,10 @@ OPEN_FACTOR: Final = 2
 OPEN_MORE: Final = 64
 """Connections of a user beside those that a hello may have, so that who is at the limit of those is told, and probes find a place."""
 MAX_OPEN: Final = 10_000
-"""Of all users, and no more than ``_PART`` of the descriptors that this process may have: each session has a second one."""
-_PART: Final = 5 / 8
+"""Of all users, and no more than ``_PART`` of the descriptors that this process may have."""
+_PART: Final = 1 / 3
+"""Each session has a second descriptor, and as many are left over: libzmq accepts connections faster than they can be ended here, and
+where it has no descriptor for one it ends the process (4.3.5, ``ipc_listener.cpp``: of ``EMFILE`` it asserts that it cannot be)."""
 LOOK_S: Final = 10.0
 LOOKS: Final = 4
 """A connection without a session that says nothing between so many looks is ended. Looks and not seconds: a daemon that was stopped for
