@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from npgxd.daemon.serving.front import MANY
 from npgxd.wire.codec import encode
 from npgxd.wire.messages import Done
 from tests.daemon.talking import DATA, KEY, PATIENCE_S, Talk, talking
@@ -41,6 +42,16 @@ class Still(Talk):
             assert self.client.poll(PATIENCE_S * 1000)
             found.append(str(self.told()[0]["op"]))
         return found
+
+    def crowd(self) -> None:
+        """So many other connections wait for the loop that it is better left alone."""
+        mine = self.client
+        for _ in range(MANY):
+            self.client = self.connect()
+            self.say("hello", versions=[1])
+        self.client = mine
+        while len(self.front._turns) < MANY:
+            self.come()
 
     @property
     def loop_is_woken(self) -> bool:
@@ -243,3 +254,38 @@ def test_the_thread_reads_what_a_fault_of_the_loop_left_at_the_socket(still: Sti
     while not still.front.waiting:
         assert zmq.select([still.front.fileno()], [], [], PATIENCE_S)[0]
         still.front.hush()
+
+
+def test_a_loop_that_gets_on_with_many_messages_is_left_alone(hits: Still, monkeypatch: pytest.MonkeyPatch) -> None:
+    hits.crowd()
+    left = []
+
+    def sleep(_seconds: float) -> None:
+        left.append(len(hits.front._turns))
+        assert hits.front.take() is not None
+        hits.front.spent(0.0)
+
+    monkeypatch.setattr("npgxd.daemon.serving.front.time.sleep", sleep)
+    for _ in range(3):
+        hits.front._turns.put(0, b"%d" % _, 1, None)  # type: ignore[arg-type]
+    hits.front._nap()
+    assert left == [MANY + 3, MANY + 2, MANY + 1, MANY]
+
+
+def test_a_look_up_among_many_messages_does_not_wait_for_a_loop_that_does_not_get_on(hits: Still) -> None:
+    hits.crowd()
+    hits.say("lookup", key=KEY)
+    assert hits.front._sockets._router.poll(PATIENCE_S * 1000)
+    hits.front._nap()
+    hits.front._step()
+    assert hits.answers(1) == ["artifact"]
+    assert len(hits.front._turns) == MANY
+
+
+def test_a_look_up_that_comes_while_the_loop_is_left_alone_is_the_loops(hits: Still) -> None:
+    hits.crowd()
+    hits.front._naps = True
+    hits.say("lookup", key=KEY)
+    assert hits.front._sockets._router.poll(PATIENCE_S * 1000)
+    hits.move()
+    assert hits.answers(1) == ["artifact"]

@@ -51,6 +51,10 @@ SWITCH_S: Final = 0.00005
 """For so long the interpreter lets the loop compute before this thread has its turn (``sys.setswitchinterval``)."""
 YIELD_S: Final = 0.00002
 """The other thread waits for the lock: it has it after one or two of these."""
+MANY: Final = 16
+"""So many messages that wait for the loop are a flood, or a crowd that starts: two threads that read are in each other's way then."""
+NAP_S: Final = 0.002
+"""For so long the thread leaves everything to a loop that many messages wait for, if it answers one of them meanwhile."""
 FAULT_S: Final = 1.0
 """After a fault of ours, so long until it goes on."""
 LOUD_S: Final = 60.0
@@ -112,6 +116,10 @@ class Front:
         """What the loop is to answer."""
         self._quick: Turns[Came] = Turns()
         """What may be at hand."""
+        self._naps = False
+        """Whether the thread leaves everything to the loop."""
+        self._taken = 0
+        """How many messages the loop has taken."""
         self._more = False
         """Whether the socket was left with something to read, or by a fault."""
         self._due = -math.inf
@@ -157,6 +165,10 @@ class Front:
     def take(self) -> Came | None:
         """The message whose turn it is; None if none waits. Say ``spent`` when it was answered."""
         with self._for_the_loop():
+            self._taken += 1
+            while self._naps and (came := self._quick.take()) is not None:
+                self._quick.spent(0.0)
+                self._put(self._turns, came)
             return self._turns.take()
 
     def spent(self, seconds: float) -> None:
@@ -211,11 +223,21 @@ class Front:
                 ready = poller.poll(0 if self._more or self._quick else _milliseconds(self._due - self._clock()))
                 if (self._own.fileno(), select.POLLIN) in ready:
                     self._own.hush()
+                self._nap()
                 self._step()
             except Exception:  # no fault of ours may leave the node without this thread
                 log.exception("internal error at the ranks' socket")
                 self._due = -math.inf  # the descriptors may have told of what was not looked at
                 time.sleep(FAULT_S)
+
+    def _nap(self) -> None:
+        """Leave everything to the loop while many messages wait for it, and it gets on with them."""
+        taken = -1
+        self._naps = True
+        while len(self._turns) >= MANY and taken != self._taken and not self._ending:
+            taken = self._taken
+            time.sleep(NAP_S)
+        self._naps = False
 
     def _step(self) -> None:
         """Do what is to be done."""

@@ -88,6 +88,10 @@ class Turns(Generic[T]):
         """Whether anything waits."""
         return self._waiting > 0
 
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return self._waiting
+
     def put(self, uid: int, connection: bytes, size: int, message: T, *, sender: Hashable = None) -> Room:
         """A message of ``size`` bytes came; it waits, if there is room for it. ``sender``: who connected; by default each is another's."""
         user = self._come.get(uid) or self._there.get(uid)
