@@ -272,6 +272,21 @@ def test_a_loop_that_gets_on_with_many_messages_is_left_alone(hits: Still, monke
     assert left == [MANY + 3, MANY + 2, MANY + 1, MANY]
 
 
+def test_what_is_due_is_done_also_while_the_loop_is_left_alone(hits: Still, monkeypatch: pytest.MonkeyPatch) -> None:
+    hits.crowd()
+    monkeypatch.setattr(hits.front._guard, "tick", lambda _now: ticked.append(1) or float("inf"))
+    ticked: list[int] = []
+
+    def sleep(_seconds: float) -> None:  # the loop gets on, and as many come
+        hits.front._taken += 1
+
+    monkeypatch.setattr("npgxd.daemon.serving.front.time.sleep", sleep)
+    hits.front._nap()
+    hits.front._step()
+    assert ticked, "the memory, silent connections and the watchdog wait for it"
+    assert len(hits.front._turns) >= MANY
+
+
 def test_a_look_up_among_many_messages_does_not_wait_for_a_loop_that_does_not_get_on(hits: Still) -> None:
     hits.crowd()
     hits.say("lookup", key=KEY)

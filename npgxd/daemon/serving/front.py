@@ -55,6 +55,8 @@ MANY: Final = 16
 """So many messages that wait for the loop are a flood, or a crowd that starts: two threads that read are in each other's way then."""
 NAP_S: Final = 0.002
 """For so long the thread leaves everything to a loop that many messages wait for, if it answers one of them meanwhile."""
+NAPS: Final = 25
+"""After so many it does what is due, and shows that it lives."""
 FAULT_S: Final = 1.0
 """After a fault of ours, so long until it goes on."""
 LOUD_S: Final = 60.0
@@ -234,7 +236,9 @@ class Front:
         """Leave everything to the loop while many messages wait for it, and it gets on with them."""
         taken = -1
         self._naps = True
-        while len(self._turns) >= MANY and taken != self._taken and not self._ending:
+        for _ in range(NAPS):
+            if len(self._turns) < MANY or taken == self._taken or self._ending:
+                break
             taken = self._taken
             time.sleep(NAP_S)
         self._naps = False
