@@ -84,10 +84,6 @@ class Turns(Generic[T]):
         self._under_way: tuple[int, bytes] | None = None
         """The user and the connection of what was taken and is not ``spent`` yet."""
 
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        return self._waiting > 0
-
     def __len__(self) -> int:
         """How many messages wait."""
         return self._waiting
